@@ -58,6 +58,8 @@ from fsdp2lint.api import (
     walk,
 )
 
+from ._common.names import whose_type
+
 APPLY = ".apply_activation_checkpointing"
 FSDP1 = "torch.distributed.fsdp.FullyShardedDataParallel"
 
@@ -95,22 +97,12 @@ def _exact(source: Source, function: cst.CSTNode) -> Iterator[Step]:
     for node in walk(function):
         if not isinstance(node, cst.Comparison) or len(node.comparisons) != 1:
             continue
-        module, (against,) = _of_class(node.left), node.comparisons
+        module, (against,) = whose_type(node.left), node.comparisons
         if module is None:
             continue
         several = isinstance(against.operator, cst.In)
         if several or isinstance(against.operator, cst.Is | cst.Equal):
             yield Step((Rewrite(source, node, _asking(module, against.comparator, several)),), ())
-
-
-def _of_class(node: cst.BaseExpression) -> cst.BaseExpression | None:
-    """The module of ``type(module)`` or ``module.__class__``."""
-    if isinstance(node, cst.Attribute) and node.attr.value == "__class__":
-        return node.value
-    if isinstance(node, cst.Call) and len(node.args) == 1:
-        if isinstance(node.func, cst.Name) and node.func.value == "type":
-            return node.args[0].value
-    return None
 
 
 def _asking(

@@ -81,6 +81,7 @@ from fsdp2lint.api import (
     Step,
     Unimport,
     codemod,
+    dotted,
     imported_module,
     name_for,
 )
@@ -186,9 +187,7 @@ def _imported_as(program: Program, source: Source, home: Source) -> str:
     """The module by which a file imports names from the one that saves."""
     for one in Names.of(source).imports:
         if isinstance(one.statement, cst.ImportFrom):
-            module = imported_module(one.statement)
-            level = len(module) - len(module.lstrip("."))
-            path = program.project.resolve(module.lstrip("."), level, source)
-            if path == home.path:
-                return module
+            module, level = dotted(one.statement.module), len(one.statement.relative)
+            if program.project.module_named(module, level, source) is home:
+                return imported_module(one.statement)
     return ""

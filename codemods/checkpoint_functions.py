@@ -83,7 +83,7 @@ def rewrite(program: Program) -> Iterator[Step]:
             continue
         if call.func is reference.node and not any(arg.star for arg in call.args):
             called.add(reference.source)
-            yield _step(program, reference, call)
+            yield _step(reference, call)
     for source in program.sources:
         if source not in called:
             yield from _moved_imports(source)
@@ -111,13 +111,13 @@ def _moved_imports(source: Source) -> Iterator[Step]:
             yield Step((Replace(source, name, DCP),), ())
 
 
-def _step(program: Program, reference: Reference, call: cst.Call) -> Step:
+def _step(reference: Reference, call: cst.Call) -> Step:
     source = reference.source
     saving = reference.name.endswith("save_state_dict")
     module = name_for(source, call, DCP, alias="dcp", module=True)
     function = Replace(source, call.func, f"{module.text}.{'save' if saving else 'load'}")
     edits: list[Edit] = [function, *module.edits, *_arguments(source, call, saving)]
-    edits += [Unimport(source, one) for one in _imported(program, source)]
+    edits += [Unimport(source, one) for one in _imported(source)]
     why = "the old name only warns and calls this one"
     return Step(tuple(edits), (Account(source, call.func, "changed", why),))
 
@@ -142,7 +142,7 @@ def _of_wrapper(value: cst.BaseExpression) -> bool:
     return isinstance(value, cst.Attribute) and value.attr.value == "process_group"
 
 
-def _imported(program: Program, source: Source) -> Iterator[str]:
+def _imported(source: Source) -> Iterator[str]:
     """The imports that bind an old function, or a module for nothing but them."""
     for one in Names.of(source).imports:
         old = one.loads.rpartition(".")[2] in ("save_state_dict", "load_state_dict")

@@ -71,6 +71,7 @@ from fsdp2lint.api import (
     Step,
     Trace,
     Value,
+    argument,
     codemod,
     dotted,
     options,
@@ -79,7 +80,7 @@ from fsdp2lint.api import (
 
 from ._common.loop_text import text_of
 from ._common.shared import Helpers, Naming
-from ._common.states_text import HOME, argument, fitted
+from ._common.states_text import HOME, fitted
 from ._common.states_uses import fsdp1_models_of, is_compiled, wrappers_of
 
 _LOAD = "torch.distributed.checkpoint.load"
@@ -157,7 +158,7 @@ def _part(source: Source, arg: cst.Arg, value: str = "") -> str:
 
 
 def _is_broken(source: Source, call: cst.Call) -> bool:
-    """Whether the arguments of a call stand on several lines already."""
+    """Whether the arguments of a call are on several lines already."""
     text = text_of(source, call)
     return text.count("\n") > 2 or "#" in text or '"""' in text
 

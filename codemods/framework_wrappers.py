@@ -4,7 +4,8 @@
 
 Gives accelerate's `FullyShardedDataParallelPlugin` `fsdp_version=2`, and the `fsdp_config` of the Trainer's arguments
 `"fsdp_version": 2`. Of the plugin, `sharding_strategy` becomes `reshard_after_forward`, arguments that version 2 ignores or
-refuses go, and the type of the state dicts that version 1 means is written. Lightning's `FSDPStrategy` becomes
+refuses go, and the type of the state dicts that version 1 means is written. Where the model and its optimizer are prepared by
+two calls of a block, which version 2 refuses, one call takes both. Lightning's `FSDPStrategy` becomes
 `ModelParallelStrategy`, and the only LightningModule of the program gets a `configure_model` that shards it. For Ray and
 Fabric, which need other code, it says what to write.
 
@@ -27,7 +28,8 @@ alone would leave half of that behind. Each of them has a setting or a strategy 
 
 ## What it leaves
 
-Strategies that version 2 has no argument for (`NO_SHARD`, the hybrid ones), wrap policies and precisions that are
+Strategies that version 2 has no argument for (`NO_SHARD`, the hybrid ones), programs that prepare two models by one call, or a model and its optimizer in different
+places, wrap policies and precisions that are
 objects of FSDP1, settings that come from a variable: each place gets a comment that says what to set. Of Lightning, a
 strategy with other arguments than a wrap policy of classes, FULL_SHARD or SHARD_GRAD_OP and the state-dict type, a precision
 other than 32, and a module that has a `configure_model` already. Where a
@@ -45,6 +47,7 @@ names FSDP2 as well it serves both, and stays.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import PurePath
 
 import libcst as cst
 
@@ -82,6 +85,7 @@ from ._common.lightning import (
     method_lines,
     older_lightning,
 )
+from ._common.prepared import prepared_together
 
 FSDP2 = (
     "torch.distributed.fsdp.fully_shard",
@@ -133,6 +137,7 @@ def rewrite(program: Program) -> Iterator[Step | Left]:
     if made is not None:
         converted = {account.node for account in made.accounts}
         yield made
+    joined: set[Source] = set()
     for reference in program.references(*FRAMEWORKS):
         call = Layout.of(reference.source).parents.get(reference.node)
         if call in converted:
@@ -157,7 +162,7 @@ def rewrite(program: Program) -> Iterator[Step | Left]:
             why = "`fsdp_version=2` asks for FSDP2 already"
             yield Step((), (Account(reference.source, call, "preserved", why),))
         else:
-            yield _plugin(program, reference.source, call, todo)
+            yield from _plugin(program, reference.source, call, todo, joined)
     for reference in program.references(*FRAMEWORK_ARGUMENTS):
         call = Layout.of(reference.source).parents.get(reference.node)
         if isinstance(call, cst.Call):
@@ -207,8 +212,35 @@ def _is_tested_for(source: Source, node: cst.CSTNode) -> bool:
 # -- accelerate's plugin -----------------------------------------------------------------------------------------
 
 
-def _plugin(program: Program, source: Source, call: cst.Call, todo: str) -> Step | Left:
-    """The plugin in version 2; left where an argument of it has no equal there, or the project's accelerate is older."""
+def _plugin(
+    program: Program, source: Source, call: cst.Call, todo: str, joined: set[Source]
+) -> Iterator[Step | Left]:
+    """The plugin in version 2, and the calls of ``prepare`` that it wants; ``joined`` are the files that have them.
+
+    It is left where an argument has no equal there, such a call cannot be written, or the project's accelerate is older.
+    """
+    made = _second(program, source, call, todo)
+    sources = program.programs_with(source)
+    calls = [*prepared_together(sources)]
+    apart = next((one for one in calls if isinstance(one, Left)), None)
+    if isinstance(made, Step) and apart is not None:
+        line = Layout.of(apart.source).place(Layout.of(apart.source).span(apart.node)[0])[0]
+        file = PurePath(apart.source.path).name
+        at = f"{apart.why}: `{apart.source.code(apart.node)}` ({file}:{line})"
+        yield Left(source, call, at, f"{apart.todo}, and set fsdp_version=2")
+        return
+    yield made
+    if isinstance(made, Step):
+        yield from (one for one in calls if not _is_of(one, joined))
+        joined |= sources
+
+
+def _is_of(one: Step | Left, joined: set[Source]) -> bool:
+    """Whether a call belongs to a file whose calls were joined already."""
+    return isinstance(one, Step) and one.accounts[0].source in joined
+
+
+def _second(program: Program, source: Source, call: cst.Call, todo: str) -> Step | Left:
     older = unread("accelerate", program.options.limits)
     if older is not None:
         return Left(source, call, *older)
@@ -439,7 +471,7 @@ def _of_lightning(program: Program, source: Source, call: cst.Call) -> Step | No
     strategy, precision = given.get("strategy"), given.get("precision")
     if strategy is None or any(a.star for a in call.args):
         return None
-    settings = _strategy_of(program, source, strategy.value)
+    settings = _strategy_of(program, strategy.value)
     modules = lightning_modules(program)
     size = _devices(source, call, given)
     if settings is None or len(modules) != 1 or size is None:
@@ -476,7 +508,7 @@ def _may_be_fsdp(call: cst.Call) -> bool:
 
 
 def _strategy_of(
-    program: Program, source: Source, value: cst.BaseExpression
+    program: Program, value: cst.BaseExpression
 ) -> dict[str, cst.BaseExpression] | None:
     """The arguments of the strategy, if all of them have an equal in FSDP2."""
     if isinstance(value, cst.SimpleString):
@@ -599,7 +631,7 @@ def _wrapped_classes(policy: cst.BaseExpression | None) -> set[str] | None:
 
 
 def _of_hidden_wrappers(program: Program) -> Iterator[Step | Left]:
-    """What is asked of models that only the framework wraps, by FSDP1 or FSDP2 as its own settings say."""
+    """Methods of models that only the framework wraps, by FSDP1 or FSDP2 as its own settings say."""
     if not program.framework:
         return
     both = any(True for _ in program.references(*FSDP2))

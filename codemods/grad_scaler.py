@@ -49,6 +49,7 @@ from fsdp2lint.api import (
     Splice,
     Step,
     Unimport,
+    argument,
     codemod,
     name_for,
 )
@@ -70,7 +71,7 @@ POSITIONS = (
 WHY = "the class of the scaler that knows the gradients of FSDP2"
 OWN_NAME = "a local name for the scaler class"
 SHARED = 2
-"""So many of them stand at the same position in ``torch.amp.GradScaler``."""
+"""So many of them are at the same position in ``torch.amp.GradScaler``."""
 
 
 @codemod()
@@ -135,7 +136,7 @@ def _made(program: Program, reference: Reference, call: cst.Call) -> Step | Left
         *scaler.edits,
         *_unimports(program, source),
     )
-    if any(a.keyword is not None and a.keyword.value == "process_group" for a in call.args):
+    if argument(call, -1, "process_group"):
         edits += (Unimport(source, "torch.distributed"),)
     account = Account(source, call, "changed", "GradScaler finds an infinity on any rank by itself")
     return Step(edits, (account,))

@@ -68,6 +68,7 @@ from fsdp2lint.api import (
     Step,
     Stepped,
     Trace,
+    argument,
     codemod,
     name_for,
 )
@@ -78,15 +79,7 @@ from ._common.states_assumed import assumed
 from ._common.states_holders import TODO as HOLDER_TODO
 from ._common.states_holders import field_of, held_in, why_not
 from ._common.states_kinds import Kind, agreed
-from ._common.states_text import (
-    HOME,
-    argument,
-    fitted,
-    is_path,
-    options_for,
-    starred,
-    unimports,
-)
+from ._common.states_text import HOME, fitted, is_path, options_for, starred, unimports
 from ._common.states_uses import for_first_rank_only, fsdp1_models_of, in_groups
 from ._common.states_whole import WHY as ON_CPU
 from ._common.states_whole import Wholes
@@ -142,8 +135,8 @@ def _step(program: Program, events: Events, wholes: Wholes) -> Step | Left:
         return Left(source, call, why_not(given), HOLDER_TODO)
     getter = name_for(source, call, f"{HOME}.get_optimizer_state_dict")
     # DCP brings shards to the CPU itself: unless the script says it, only what is gathered needs the option
-    told = kind.name != SHARDED or all(one.explicit for one, _ in found)
-    switches = kind.switches if told else ()
+    explicit = kind.name != SHARDED or all(one.explicit for one, _ in found)
+    switches = kind.switches if explicit else ()
     options, more = options_for(source, call, switches)
     first, second = model.value, optimizer.value
     around = wholes.name(source, call) if kind.on_cpu else ""

@@ -45,6 +45,7 @@ beginnings (`name == "scale"`, `name in slow`): the ledger says that FSDP1's nam
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import starmap
 
 import libcst as cst
 
@@ -126,7 +127,11 @@ def rewrite(program: Program) -> Iterator[Step | Left]:
     for events in program.sites(Called):
         called = events[0][1]
         source, call = called.at.source, called.at.node
-        if not isinstance(call, cst.Call) or all(is_gathered(one) for _, one in events):
+        if not isinstance(call, cst.Call):
+            continue
+        if all(is_gathered(one) for _, one in events):
+            if called.name == ".named_parameters" and any(starmap(_asks_what_is_inside, events)):
+                yield from _names(source, call, events)
             continue
         if called.name in _COUNTED and any(_is_of_flat(trace, one) for trace, one in events):
             if _is_of_a_name(call) and not _is_tested(source, call):
@@ -175,7 +180,7 @@ def _is_wrapped(trace: Trace, event: Event, module: Value) -> bool:
 def _row_writes(program: Program) -> Iterator[Left]:
     """Writes into rows of what FSDP1 holds in flat parameters; one comment for each tensor tells what to do."""
     seen: set[cst.CSTNode] = set()
-    told: set[Value] = set()
+    reported: set[Value] = set()
     for trace in program.traces:
         for row in row_writes(trace):
             node = row.event.at.node
@@ -183,8 +188,8 @@ def _row_writes(program: Program) -> Iterator[Left]:
                 continue
             seen.add(node)
             text = row.words.partition("[")[0]
-            todo = "" if row.tensor in told else ROW_TODO.format(tensor=text)
-            told.add(row.tensor)
+            todo = "" if row.tensor in reported else ROW_TODO.format(tensor=text)
+            reported.add(row.tensor)
             yield Left(row.event.at.source, node, ROW_WHY, todo)
 
 
@@ -286,7 +291,7 @@ def _counted(
 
 
 def _ignores(trace: Trace) -> bool:
-    """Whether FSDP1 is told to leave out some parameters: FSDP247, which counts once what is whole, is silent then."""
+    """Whether FSDP1 is to leave out some parameters: FSDP247, which counts once what is whole, is silent then."""
     return any("ignored" in option for one in trace.of(Wrapping) for option in one.options)
 
 
@@ -310,8 +315,8 @@ def _added_up(program: Program) -> frozenset[cst.CSTNode]:
                 found.add(call.at.node)
                 waiting += (*call.arguments, *call.keywords.values())
             waiting += options(value)
-            if isinstance(value, Part) and isinstance(value.key, tuple):
-                waiting += (value.owner, *(one for one in value.key if isinstance(one, Value)))
+            if isinstance(value, Part) and value.operation:
+                waiting += value.made_of
             elif isinstance(value, Container):
                 waiting += (entry for _, entry in trace.memory.entries(value))
     return frozenset(found)
@@ -379,8 +384,6 @@ def _names(
     source: Source, call: cst.Call, events: Sequence[tuple[Trace, Called]]
 ) -> Iterator[Step]:
     """What keeps, looks up or tests something by the names that a call gives, as they are."""
-    if all(is_gathered(called) for _, called in events):
-        return
     for place in _name_tests(source, call):
         yield Step((), (Account(source, place, "changed", TESTED, own=True),))
     if not _are_keys(source, call):
@@ -397,12 +400,37 @@ def _names(
         for one in models
     )
     why = FLAT_NAMED if flat else NAMED
-    yield Step((), (Account(source, call, "changed", why, own=True),))
+    named = call.func.attr if isinstance(call.func, cst.Attribute) else call
+    through = isinstance(call.func, cst.Attribute) and isinstance(call.func.value, cst.Attribute)
+    at = named if through else call  # `net.module.named_parameters()`: what is before is rewritten
+    yield Step((), (Account(source, at, "changed", why, own=True),))
+
+
+def _asks_what_is_inside(trace: Trace, called: Called) -> bool:
+    """Whether names are those of the module in a wrapper, and not of the wrapper, which alone takes its prefix out."""
+    modules = options(called.receiver) if called.receiver is not None else ()
+    return any(
+        one.by == "fsdp1" and one.module in modules and _wraps_inside(trace, one)
+        for one in trace.before(called, Wrapping)
+    )
+
+
+def _wraps_inside(trace: Trace, wrapping: Wrapping) -> bool:
+    """Whether FSDP1 has units below a module that it wraps, whose names then have its prefix."""
+    policy = wrapping.options.get("auto_wrap_policy")
+    if policy is not None and not (isinstance(policy, Literal) and policy.value is None):
+        return True
+    return any(
+        one.by == "fsdp1"
+        and one.module is not wrapping.module
+        and trace.inside(wrapping.module, one.module)
+        for one in trace.before(wrapping, Wrapping)
+    )
 
 
 def _keeps_parameters(trace: Trace, model: Wrapped) -> bool:
     """Whether FSDP1 shows the parameters of a model themselves, as far as the script says."""
-    made = [w for w in trace.of(Wrapping) if w.result is model]
+    made = [w for w in trace.of(Wrapping) if w.result is model and w.by == "fsdp1"]
     given = [w.options.get("use_orig_params") for w in made]
     return not any(one is None or (isinstance(one, Literal) and not one.value) for one in given)
 

@@ -176,9 +176,11 @@ def _putting_together(name: str, named: Naming) -> str:
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     if not isinstance(parameters[0], {dtensor}):
         return state
+    mesh = parameters[0].device_mesh
+    group = mesh.get_group() if mesh.ndim == 1 else None
     for index, param in enumerate(parameters):
-        parts = [None] * {dist}get_world_size()
-        {dist}all_gather_object(parts, state["state"].get(index, {{}}))
+        parts = [None] * {dist}get_world_size(group)
+        {dist}all_gather_object(parts, state["state"].get(index, {{}}), group)
         if any(isinstance(value, {dtensor}) for part in parts for value in part.values()):
             return state
         for key in {{key: None for part in parts for key in part}}:

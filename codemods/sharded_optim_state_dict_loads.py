@@ -65,13 +65,14 @@ from fsdp2lint.api import (
     Trace,
     Unimport,
     Value,
+    argument,
     codemod,
     name_for,
 )
 
 from ._common.loop_text import text_of
 from ._common.states_flattening import Flattening, all_flattenings, as_called, name_of, statement_of
-from ._common.states_text import HOME, argument, fitted, function_of
+from ._common.states_text import HOME, fitted, function_of
 
 OLD = "torch.distributed.checkpoint.load_sharded_optimizer_state_dict"
 _IMPORTS = (OLD, "torch.distributed.checkpoint.optimizer.load_sharded_optimizer_state_dict")

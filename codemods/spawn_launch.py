@@ -83,7 +83,8 @@ from fsdp2lint.api import (
     name_for,
 )
 
-from ._common.launch import environment_writes, is_shared, named_once, without_rendezvous
+from ._common.launch import environment_writes, is_shared, without_rendezvous
+from ._common.names import named_once
 
 SPAWN = "torch.multiprocessing.spawn"
 OF_TESTS = "kept: a test starts its own ranks, because torchrun does not start the test runner"

@@ -43,10 +43,11 @@ over all ranks gets `broadcast_from_rank0`, by which missing keys raise as they 
 
 ## What it leaves
 
-State dicts that nothing saves and that go back into the same model; those that `torch.distributed.checkpoint`
-saves, which takes shards; `LOCAL_STATE_DICT`, but for folders of DCP and for files that each rank writes and reads for
-itself, which hold shards of whole parameters then; a kind, or whether all ranks get it, that is known only at run time and
-cannot be said at the call. Where DDP wraps the model in some runs, the code asks at run time.
+State dicts of which nothing reads a tensor: they are asked for names alone, or go back into the same model as they
+are; those that `torch.distributed.checkpoint` saves, which takes shards; `LOCAL_STATE_DICT`, but for folders of DCP
+and for files that each rank writes and reads for itself, which hold shards of whole parameters then; a kind, or
+whether all ranks get it, that is known only at run time and cannot be said at the call. Where DDP wraps the model in
+some runs, the code asks at run time.
 
 ## References
 
@@ -78,7 +79,7 @@ def _steps(program: Program, wholes: Wholes) -> Iterator[Step | Left]:
             yield from take(program, taken, wholes)
     for saved in program.sites(Saved):
         if saved[0][1].via == ".save_pretrained":
-            yield from handed_out(program, saved, wholes)
+            yield from handed_out(saved, wholes)
     for restored in program.sites(Restored):
         if restored[0][1].via == ".load_state_dict" and restored[0][1].kind == "model":
             yield from put(program, restored)

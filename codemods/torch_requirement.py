@@ -70,7 +70,7 @@ TABLES: dict[str, dict[str, str]] = {
     },
     "setup.cfg": {"options": "install_requires", "options.extras_require": "*"},
 }
-"""Where the requirements stand in files that hold more than those: the table and its key."""
+"""Where the requirements are in files that hold more than those: the table and its key."""
 FIRST = (2, 6)
 """The first release with ``fully_shard`` in its public place."""
 
@@ -110,7 +110,7 @@ def _is_below(found: re.Match[str], target: tuple[int, int]) -> bool:
 
 
 def _needed(program: Program) -> tuple[int, int]:
-    """The first release with all that ``fully_shard`` gets where FSDP1 stood."""
+    """The first release with all that ``fully_shard`` gets where FSDP1 was."""
     arguments = {
         name
         for _, wrapping in program.of(Wrapping)
@@ -125,7 +125,7 @@ def _needed(program: Program) -> tuple[int, int]:
 
 
 def _is_requirement(text: Source, offset: int) -> bool:
-    """Whether a word stands in a list of requirements, and not in the settings of some tool."""
+    """Whether a word is in a list of requirements, and not in the settings of some tool."""
     path = text.path.replace("\\", "/")
     if path.endswith((".yml", ".yaml")):  # a channel of conda is called `pytorch` too
         above = list(SECTION.finditer(text.text, 0, offset))

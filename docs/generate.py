@@ -15,12 +15,14 @@ import click
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from fsdp2lint.catalogue import knowledge
+from fsdp2lint.catalogue.declare import Rule
 from fsdp2lint.catalogue.toolrules import TOOL_RULES
 from fsdp2lint.cli.program import program
 from fsdp2lint.cli.rule import page
 
 DOCS = Path(__file__).parent
 REFERENCE = DOCS / "reference"
+FIXTURES = DOCS.parent / "fixtures" / "rules"
 
 
 def pages() -> Iterator[tuple[str, str]]:
@@ -38,7 +40,7 @@ def pages() -> Iterator[tuple[str, str]]:
     )
     for rule in rules:
         head = f"# {rule.code} {rule.name}\n\n*{rule.group}*\n\n"
-        yield f"rules/{rule.name}.md", f"{head}{_linked(page(rule))}\n"
+        yield f"rules/{rule.name}.md", f"{head}{_linked(_with_forms(rule))}\n"
     codemods = knowledge.codemods()
     rows = [f"| [{c.name}](codemods/{c.name}.md) | {c.summary} |" for c in codemods]
     yield "codemods.md", _table("Codemods", "| name | what it does |\n|---|---|", rows)
@@ -48,6 +50,13 @@ def pages() -> Iterator[tuple[str, str]]:
             f"# {codemod.name}\n\n{_linked(codemod.page.strip())}\n",
         )
     yield "commands.md", _commands()
+
+
+def _with_forms(rule: Rule) -> str:
+    """The page of a rule with the code of the forms that it names."""
+    shown = FIXTURES / rule.name.replace("-", "_") / "forms.md"
+    named = rule.section("Forms")
+    return page(rule).replace(named, shown.read_text("utf-8").strip()) if named else page(rule)
 
 
 def for_models() -> Iterator[tuple[str, str]]:

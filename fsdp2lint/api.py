@@ -5,24 +5,23 @@ from fsdp2lint.ask.paused import PausedBlock, paused_block
 from fsdp2lint.ask.program import Options, Program, Reference
 from fsdp2lint.ask.releases import too_old, unread
 from fsdp2lint.ask.rows import RowWrite, call_that_made, holders, like, row_writes
-from fsdp2lint.ask.unreached import is_unreached
+from fsdp2lint.ask.unreached import NOT_RUN, is_unreached
 from fsdp2lint.ask.wrapped import (
     BOTH_CLASSES,
     excludes_fsdp2,
+    is_no_instance,
     is_of_the_project,
     is_unit,
     kinds,
-    told_apart,
     unseen_methods,
     wrapper,
 )
 from fsdp2lint.catalogue.declare import EVERY_OTHER, codemod, rule
 from fsdp2lint.catalogue.findings import Finding, Fix
-from fsdp2lint.edits.arguments import Arguments
+from fsdp2lint.edits.arguments import Arguments, argument
 from fsdp2lint.edits.imports import AddImport, Name, Unimport, name_for
 from fsdp2lint.edits.layout import NEWLINE, Layout
 from fsdp2lint.edits.names import Names, dotted, imported_module, quoted, scope_of
-from fsdp2lint.edits.negation import negated
 from fsdp2lint.edits.statements import InsertAfter, InsertBefore, Move, Remove, Unwrap, Wrap
 from fsdp2lint.edits.steps import Account, Kept, Left, Respelling, Step
 from fsdp2lint.edits.text import Edit, Inner, Replace, Rewrite, Splice
@@ -32,7 +31,6 @@ from fsdp2lint.frameworks.asked import OF_PARALLELISM as PARALLELISM_KEYS
 from fsdp2lint.frameworks.asked import (
     PREFIX,
     Asked,
-    asks_by_words,
     classes_of,
     strategy_of,
     words_of,
@@ -68,8 +66,8 @@ from fsdp2lint.meanings.fsdp1_symbols import FRAMEWORK_ARGUMENTS, FRAMEWORKS, SY
 from fsdp2lint.meanings.registry import canonical
 from fsdp2lint.model.events import *  # noqa: F403
 from fsdp2lint.model.guards import Guard, Guards
+from fsdp2lint.model.hints import Limits
 from fsdp2lint.model.memory import ANNOTATED
-from fsdp2lint.model.told import Limits
 from fsdp2lint.model.trace import Trace, once, options
 from fsdp2lint.model.values import *  # noqa: F403
 from fsdp2lint.source.deferred import says
@@ -90,6 +88,7 @@ __all__ = [
     "LIGHTNING_BY_HAND",
     "LIGHTNING_NEEDS_CODE",
     "NEWLINE",
+    "NOT_RUN",
     "OLD_NAMES",
     "PACKAGES",
     "PARALLELISM_KEYS",
@@ -142,8 +141,8 @@ __all__ = [
     "Unimport",
     "Unwrap",
     "Wrap",
+    "argument",
     "asking_commands",
-    "asks_by_words",
     "bare_key",
     "call_that_made",
     "canonical",
@@ -158,6 +157,7 @@ __all__ = [
     "imported_module",
     "inventory",
     "is_named_as_layer",
+    "is_no_instance",
     "is_of_the_project",
     "is_unit",
     "is_unreached",
@@ -167,7 +167,6 @@ __all__ = [
     "may_be_defined",
     "meant_layer",
     "name_for",
-    "negated",
     "occurrences",
     "offer",
     "once",
@@ -185,7 +184,6 @@ __all__ = [
     "settings_of",
     "statements",
     "strategy_of",
-    "told_apart",
     "too_old",
     "unread",
     "unseen_methods",

@@ -4,7 +4,8 @@
 
 ``FOLDER/OWNER+NAME`` holds the files of each repository of ``public.toml`` at its commit; what is missing is fetched from
 GitHub. What a program requires is installed by pip into an environment of its own, ``FOLDER/.environments/…``, one for
-each set of requirements, which has all other packages of the environment that runs this. A program runs as ``fsdp2lint rehearse --fake --steps 3`` with at most one more option. ``NAME`` picks those
+each set of requirements, which has all other packages of the environment that runs this; where it asks for another release of
+PyTorch, all packages of that in ``benchmarks/releases/releases.py``. A program runs as ``fsdp2lint rehearse --fake --steps 3`` with at most one more option. ``NAME`` picks those
 whose repository or script contains it. ``--results`` keeps what was seen, one program a line, and leaves out those that
 it holds. The exit code is 1 when a program does otherwise than the list expects.
 """
@@ -18,7 +19,6 @@ import shlex
 import subprocess
 import sys
 import time
-import venv
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,10 @@ else:
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks" / "reach"))
 
+sys.path.insert(0, str(ROOT / "benchmarks" / "releases"))
+
 from reach import fetched  # noqa: E402
+from releases import RELEASES, environment  # noqa: E402
 
 LIST = Path(__file__).with_name("public.toml")
 STEPS = 3
@@ -55,6 +58,8 @@ class Program(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One option of ``rehearse`` beside ``--fake``."""
     requires: tuple[str, ...] = ()
     """What pip installs for it, beside PyTorch, transformers, accelerate and datasets."""
+    torch: str = ""
+    """The release of PyTorch that its authors ask for, where it is another."""
     expects: str = TRAINS
     """``trains``, or in plain words what stops it."""
     bug: str = ""
@@ -93,19 +98,24 @@ def programs() -> list[Program]:
     return msgspec.convert(tomllib.loads(LIST.read_text())["program"], list[Program])
 
 
-def python_with(requires: tuple[str, ...], folder: Path) -> str:
-    """The interpreter of an environment that has these packages, made where it is not there yet."""
-    if not requires:
-        return sys.executable
-    here = folder / ".environments" / "+".join(re.sub(r"\W+", "-", one) for one in sorted(requires))
+def python_with(program: Program, folder: Path) -> str:
+    """The interpreter of an environment that has what a program requires, made where it is not there yet."""
+    release = program.torch
+    below = str(environment(release, RELEASES)) if release else sys.executable
+    if not program.requires:
+        return below
+    names = [re.sub(r"\W+", "-", one) for one in sorted((*program.requires, release)) if one]
+    here = folder / ".environments" / "+".join(names)
     python = here / "bin" / "python"
     ready = here / "ready"
     if not ready.is_file():
-        venv.create(here, clear=True, with_pip=True, symlinks=True)
+        subprocess.run([below, "-m", "venv", "--clear", "--symlinks", str(here)], check=True)
         held = next(here.glob("lib/python*/site-packages"))
-        others = [path for path in sys.path if Path(path).name == "site-packages"]
+        told = subprocess.run([below, "-c", "import sys; print(*sys.path, sep='\\n')"], check=True, capture_output=True, text=True)  # fmt: skip
+        others = [path for path in told.stdout.splitlines() if Path(path).name == "site-packages"]
         (held / "others.pth").write_text("\n".join(others) + "\n")
-        install = [str(python), "-m", "pip", "install", "-q", TORCH, *requires]
+        pinned = f"torch=={release}" if release else TORCH
+        install = [str(python), "-m", "pip", "install", "-q", pinned, *program.requires]
         subprocess.run(install, check=True, stdout=sys.stderr)
         ready.touch()
     return str(python)
@@ -113,17 +123,17 @@ def python_with(requires: tuple[str, ...], folder: Path) -> str:
 
 def rehearsed(program: Program, tree: Path, limit: float) -> Seen:
     """Run a program and read the report."""
-    python = python_with(program.requires, tree.parent)
+    python = python_with(program, tree.parent)
     command = [python, "-m", "fsdp2lint", "rehearse", "--fake", "-f", "json", "-q"]
     command += ["--steps", str(STEPS), "--nproc", str(program.nproc), "--timeout", str(limit)]
     command += [*shlex.split(program.option), "--", *shlex.split(program.run)]
     started = time.monotonic()
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    variables = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     try:
         ran = subprocess.run(
             command,
             cwd=tree / program.folder,
-            env=environment,
+            env=variables,
             capture_output=True,
             text=True,
             check=False,

@@ -2,8 +2,8 @@
 
     python benchmarks/releases/releases.py 2.7.1 2.9.1 [--folder VENVS] [--only evidence] [--jobs 2] [--sample] [--programs FOLDER]
 
-For each release: a virtual environment of its own below VENVS (kept there), with the project and its test tools; then the
-tests that start ranks, in three groups (the evidence of the rules; the codemods and migrated projects; `rehearse`, `verify` and
+For each release: a virtual environment of its own below VENVS (kept there), with the project and its test tools; then, of each rule
+whose damage a CPU shows, one bad script; the tests that start ranks, in three groups (the evidence of the rules; the codemods and migrated projects; `rehearse`, `verify` and
 `plan`), the mutants of ``benchmarks/proof/mutants.py``, and ten public programs that need nothing but PyTorch, with their
 trees in FOLDER (``benchmarks/proof/public.py``). Prints a row of Markdown, and what fails, with the first line of why.
 
@@ -23,13 +23,18 @@ import tempfile
 import xml.etree.ElementTree as ET
 import zlib
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import groupby
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from tests.evidence.header import fixtures  # noqa: E402
 
 TOOLS = ("numpy", "safetensors", "pytest>=8.2", "pytest-xdist>=3", "hypothesis>=6", "setuptools")
+RELEASES = Path.home() / ".cache" / "fsdp2lint-torch"
+"""Where their environments are."""
 ONE_OF = 60
 """Of so many tests of a file, a sample has one."""
 SAMPLED_MUTANTS = ("everything", "--every", "3")
@@ -86,22 +91,35 @@ def tests(*paths: str) -> Callable[[Path, argparse.Namespace], Fates]:
     """Those of some folders that start ranks."""
 
     def fates(python: Path, asked: argparse.Namespace) -> Fates:
-        with tempfile.TemporaryDirectory() as folder:
-            report, chosen = Path(folder, "report.xml"), Path(folder, "chosen")
-            ids = sampled(python, paths) if asked.sample else paths
-            chosen.write_text("\n".join(ids))
-            done = ran(
-                *(python, "-m", "pytest", "-q", "-n", str(asked.jobs), "-m", "ranks", f"@{chosen}"),
-                *(f"--junitxml={report}", "-o", "junit_family=xunit1"),
-            )
-            if not report.exists():
-                raise SystemExit(f"pytest ended without a report:\n{done.stdout}{done.stderr}")
-            return {
-                f"{case.get('file')}::{case.get('name')}": _fate(case)
-                for case in ET.parse(report).getroot().iter("testcase")
-            }
+        return _tested(python, sampled(python, paths) if asked.sample else paths, asked.jobs)
 
     return fates
+
+
+def rules(python: Path, asked: argparse.Namespace) -> Fates:
+    """A rule passes where its first bad script shows what it claims."""
+    first: dict[str, str] = {}
+    for fixture in sorted(fixtures(), key=lambda one: one.name):
+        if fixture.bad and fixture.shown:
+            first.setdefault(fixture.path.parent.name, fixture.name)
+    test = "tests/rules/test_evidence.py::test_a_fixture_shows_what_it_claims"
+    return _tested(python, [f"{test}[{name}]" for name in first.values()], asked.jobs)
+
+
+def _tested(python: Path, ids: Sequence[str], jobs: int) -> Fates:
+    with tempfile.TemporaryDirectory() as folder:
+        report, chosen = Path(folder, "report.xml"), Path(folder, "chosen")
+        chosen.write_text("\n".join(ids))
+        done = ran(
+            *(python, "-m", "pytest", "-q", "-n", str(jobs), "-m", "ranks", f"@{chosen}"),
+            *(f"--junitxml={report}", "-o", "junit_family=xunit1"),
+        )
+        if not report.exists():
+            raise SystemExit(f"pytest ended without a report:\n{done.stdout}{done.stderr}")
+        return {
+            f"{case.get('file')}::{case.get('name')}": _fate(case)
+            for case in ET.parse(report).getroot().iter("testcase")
+        }
 
 
 def _fate(case: ET.Element) -> str:
@@ -145,6 +163,7 @@ def public(python: Path, asked: argparse.Namespace) -> Fates:
 
 
 PARTS: dict[str, Callable[[Path, argparse.Namespace], Fates]] = {
+    "rules": rules,
     "evidence": tests("tests/rules/test_evidence.py", "tests/rules/test_evidence_fixed.py"),
     "codemods": tests("tests/codemods", "tests/migrate"),
     "verify": tests("tests/verify"),
@@ -158,7 +177,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("releases", nargs="+", metavar="RELEASE")
     cache = Path.home() / ".cache"
-    parser.add_argument("--folder", type=Path, default=cache / "fsdp2lint-torch")
+    parser.add_argument("--folder", type=Path, default=RELEASES)
     parser.add_argument("--programs", type=Path, default=cache / "fsdp2lint-programs")
     parser.add_argument("--only", choices=PARTS, action="append", default=[])
     parser.add_argument("--jobs", type=int, default=2)

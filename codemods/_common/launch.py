@@ -13,7 +13,6 @@ from fsdp2lint.api import (
     Function,
     GroupStarted,
     Layout,
-    Names,
     Program,
     Site,
     Source,
@@ -22,29 +21,14 @@ from fsdp2lint.api import (
     walk,
 )
 
-from .origins import definitions, meaning
+from .names import named_once
+from .origins import defined_by, meaning
 
 VARIABLES = ("MASTER_ADDR", "MASTER_PORT", "RANK", "LOCAL_RANK", "WORLD_SIZE")
 _PROCESSES = ("multiprocessing.", "torch.multiprocessing.")
 MAX_STEPS = 4
 """Through so many calls and names an object is followed back."""
 RENDEZVOUS = ("init_method", "rank", "world_size")
-
-
-def named_once(source: Source, node: cst.BaseExpression) -> cst.BaseExpression | None:
-    """The value that a name is bound to, when it is bound just once, in the scope in which it is used."""
-    if not isinstance(node, cst.Name):
-        return None
-    names = Names.of(source)
-    scope = scope_of(Layout.of(source).ancestors(node))
-    bound = names.bindings.get(scope, {}).get(node.value, [])
-    if len(bound) != 1:
-        return None
-    statement = Layout.of(source).parents.get(bound[0])
-    for one in (bound[0], statement):
-        if isinstance(one, cst.Assign) and len(one.targets) == 1:
-            return one.value if isinstance(one.targets[0].target, cst.Name) else None
-    return None
 
 
 def is_shared(program: Program, source: Source, node: cst.BaseExpression, depth: int = 0) -> bool:
@@ -111,18 +95,16 @@ def _called_in(
     program: Program, source: Source, body: cst.CSTNode
 ) -> Iterator[tuple[Source, cst.CSTNode]]:
     """The functions that a body calls by their names, where they write to the environment."""
-    names = Names.of(source)
     for node in walk(body, into=not isinstance(body, cst.Module)):
         if isinstance(node, cst.Call) and isinstance(node.func, cst.Name):
-            scope = names.owner(node.func.value, scope_of(Layout.of(source).ancestors(node)))
-            for other, found in definitions(program, source, node.func.value, scope or source.tree):
+            for other, found in defined_by(program, source, node.func):
                 if isinstance(found, cst.FunctionDef) and "environ" in other.code(found):
                     if other in program.sources:
                         yield other, found
 
 
 def _is_tested(source: Source, node: cst.CSTNode) -> bool:
-    """Whether something stands below a test of the environment."""
+    """Whether something is below a test of the environment."""
     return any(
         isinstance(around, cst.If | cst.IfExp)
         and re.search(r"environ|getenv", source.code(around.test))

@@ -11,7 +11,7 @@ from fsdp2lint.api import Edit, Layout, Program, Replace, Source, Splice
 
 from .loop_models import FSDP1
 from .loop_text import text_of
-from .names import value_of
+from .names import named_once
 from .shared import unimports
 
 
@@ -104,14 +104,14 @@ def is_one_of_many(source: Source, node: cst.CSTNode, subject: cst.BaseExpressio
 
 
 def others_behind_test(program: Program, source: Source, node: cst.Attribute) -> bool | None:
-    """Where ``model.module`` stands behind a test for FSDP1's class of ``model``: whether others pass it too.
+    """Where ``model.module`` is behind a test for FSDP1's class of ``model``: whether others pass it too.
 
-    None where it stands behind none.
+    None where it is behind none.
     """
     model = text_of(source, node.value)
     for test in _tests_around(source, node):
         for one in _conjuncts(test):
-            asked_for = value_of(source, one)
+            asked_for = named_once(source, one) or one
             parts = [class_test(program, source, part) for part in _disjuncts(asked_for)]
             asked = [p for p in parts if p and text_of(source, p.subject) == model]
             if asked:
@@ -120,7 +120,7 @@ def others_behind_test(program: Program, source: Source, node: cst.Attribute) ->
 
 
 def has_test(source: Source, node: cst.CSTNode, model: str, name: str) -> bool:
-    """Whether a node stands behind ``hasattr(model, name)``."""
+    """Whether a node is behind ``hasattr(model, name)``."""
     return any(
         isinstance(one, cst.Call)
         and isinstance(one.func, cst.Name)
@@ -135,7 +135,7 @@ def has_test(source: Source, node: cst.CSTNode, model: str, name: str) -> bool:
 
 
 def _tests_around(source: Source, node: cst.CSTNode) -> Iterator[cst.BaseExpression]:
-    """The tests that have come out true where a node stands."""
+    """The tests that have come out true where a node is."""
     inner = node
     for around in Layout.of(source).ancestors(node):
         if isinstance(around, cst.If | cst.While | cst.IfExp) and around.body is inner:

@@ -260,7 +260,7 @@ _OVER_ALL = frozenset({"FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD"})
 
 
 def _of_units(program: Program) -> Iterator[tuple[Source, cst.Attribute]]:
-    """What is read of a unit: of a model in sight, or where the function asks if it is FSDP1's."""
+    """What is read of a unit: of a resolved model, or where the function asks if it is FSDP1's."""
     found: dict[cst.Attribute, Source] = {}
     for _, read in program.of(Read):
         node = read.at.node

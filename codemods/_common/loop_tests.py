@@ -48,7 +48,7 @@ def asked_by_name(
 
 
 def hasattr_steps(program: Program, name: str) -> Iterator[Step]:
-    """``hasattr(model, name)`` asked of what FSDP1 wraps: DDP's models keep their answer."""
+    """``hasattr(model, name)`` of what FSDP1 wraps: DDP's models keep their answer."""
     for events, call, found in asked_by_name(program, "hasattr", name):
         source = events[0][1].at.source
         test, needed = is_fsdp_module(source, call, text_of(source, call.args[0].value))
@@ -63,6 +63,6 @@ def hasattr_steps(program: Program, name: str) -> Iterator[Step]:
 
 
 def _asked_already(source: Source, call: cst.Call, test: str) -> bool:
-    """Whether the test stands behind one for ``FSDPModule``: ``isinstance(m, FSDPModule) or hasattr(…)``."""
+    """Whether the test is behind one for ``FSDPModule``: ``isinstance(m, FSDPModule) or hasattr(…)``."""
     parent = Layout.of(source).parents[call]
     return isinstance(parent, cst.BooleanOperation) and text_of(source, parent.left) == test

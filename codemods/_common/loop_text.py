@@ -1,4 +1,4 @@
-"""Places in the text of a training loop: what a call's value is for, and what stands around it."""
+"""Places in the text of a training loop: what a call's value is for, and what is around it."""
 
 from __future__ import annotations
 
@@ -45,10 +45,8 @@ def same_text(one: str, other: str) -> bool:
 
 
 def around(source: Source, node: cst.CSTNode) -> cst.CSTNode:
-    """The function that a node stands in, or the module."""
-    layout = Layout.of(source)
-    kinds = cst.FunctionDef | cst.Module
-    return next(a for a in layout.ancestors(node) if isinstance(a, kinds))
+    """The function that a node is in, or the module."""
+    return Layout.of(source).function(node) or source.tree
 
 
 def is_lazy(source: Source, node: cst.CSTNode) -> bool:
@@ -128,6 +126,6 @@ def fitted(source: Source, call: cst.Call, text: str) -> str:
 
 
 def has_comment(source: Source, start: int, end: int) -> bool:
-    """Whether a comment stands between two offsets."""
+    """Whether a comment is between two offsets."""
     layout = Layout.of(source)
     return any(start <= layout.offset(c.line, c.column) < end for c in source.comments)

@@ -42,26 +42,21 @@ def is_taken(source: Source, scope: cst.CSTNode, name: str) -> bool:
     return False
 
 
-def only_binding(source: Source, name: cst.Name) -> cst.Assign | None:
-    """The plain assignment ``name = …`` of the same function that alone binds a name; else None."""
+def named_once(source: Source, node: cst.BaseExpression) -> cst.BaseExpression | None:
+    """The value of the one assignment that binds a name of the same function; None for anything else."""
+    if not isinstance(node, cst.Name):
+        return None
     layout, names = Layout.of(source), Names.of(source)
-    scope = names.owner(name.value, scope_of(layout.ancestors(name)))
-    if scope is None or scope is not function_scope(source, name):
+    scope = names.owner(node.value, scope_of(layout.ancestors(node)))
+    if scope is None or scope is not function_scope(source, node):
         return None
-    bound = names.bindings[scope][name.value]
-    if len(bound) != 1:
+    made, *others = names.bindings[scope][node.value]
+    if isinstance(made, cst.AnnAssign) and not others:
+        return made.value
+    assign = layout.parents.get(made)
+    if others or not isinstance(assign, cst.Assign) or len(assign.targets) != 1:
         return None
-    assign = layout.parents.get(bound[0])
-    if not isinstance(assign, cst.Assign) or len(assign.targets) != 1:
-        return None
-    target = assign.targets[0].target
-    return assign if isinstance(target, cst.Name) else None
-
-
-def value_of(source: Source, node: cst.BaseExpression) -> cst.BaseExpression:
-    """What alone is bound to a name of the function; else the expression itself."""
-    made = only_binding(source, node) if isinstance(node, cst.Name) else None
-    return made.value if made is not None else node
+    return assign.value if isinstance(assign.targets[0].target, cst.Name) else None
 
 
 def uses(source: Source, name: cst.Name) -> int:
@@ -87,6 +82,16 @@ def class_of(value: Value) -> str:
 def born(value: Value) -> Site | None:
     """The call that made an object or a partial."""
     return value.born if isinstance(value, Instance | Partial) else None
+
+
+def whose_type(node: cst.BaseExpression) -> cst.BaseExpression | None:
+    """The ``x`` of ``type(x)`` and ``x.__class__``."""
+    if isinstance(node, cst.Attribute) and node.attr.value == "__class__":
+        return node.value
+    if isinstance(node, cst.Call) and len(node.args) == 1:
+        if isinstance(node.func, cst.Name) and node.func.value == "type":
+            return node.args[0].value
+    return None
 
 
 def is_none(value: Value) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TypeGuard
 
 import libcst as cst
 
@@ -71,8 +72,7 @@ def _from(
             yield from _from(program, other, value, None, depth + 1)
     elif (table := table_of(program, source, node)) is not None:
         other, display = table
-        for entry in display.elements:
-            each = entry.value if isinstance(entry, cst.DictElement) else None
+        for each in entries_of(display):
             if each is None:
                 yield Origin(source, None)
             else:
@@ -93,15 +93,18 @@ def _from(
 
 def table_of(
     program: Program, source: Source, node: cst.BaseExpression
-) -> tuple[Source, cst.Dict] | None:
-    """The dictionary display that ``{…}[key]``, ``TABLE[key]``, ``TABLE.get(key)`` or ``Class.TABLE[key]`` takes an entry of."""
+) -> tuple[Source, cst.Dict | cst.Call] | None:
+    """The dictionary that ``{…}[key]``, ``TABLE[key]``, ``TABLE.get(key)`` or ``Class.TABLE[key]`` takes an entry of.
+
+    It is a display, or ``dict(key=value)``.
+    """
     table: cst.BaseExpression | None = None
     if isinstance(node, cst.Subscript):
         table = node.value
     elif isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute):
         plain = len(node.args) in (1, 2) and not any(a.keyword or a.star for a in node.args)
         table = node.func.value if plain and node.func.attr.value == "get" else None
-    if isinstance(table, cst.Dict):
+    if table is not None and _is_dictionary(table):
         return source, table
     if isinstance(table, cst.Attribute):
         name, found = table.attr.value, _in_class(program, source, table)
@@ -109,8 +112,7 @@ def table_of(
         changed = any(_grows(one, name) or _is_set(one, name) for one in program.sources)
     elif isinstance(table, cst.Name):
         name = table.value
-        scope = Names.of(source).owner(name, scope_of(Layout.of(source).ancestors(node)))
-        found = list(definitions(program, source, name, scope or source.tree))
+        found = defined_by(program, source, table)
         changed = len(found) == 1 and _grows(found[0][0], name)
     else:
         return None
@@ -118,7 +120,25 @@ def table_of(
         return None
     other, binding = found[0]
     bound = _bound_value(other, binding, name)
-    return (other, bound[0]) if bound is not None and isinstance(bound[0], cst.Dict) else None
+    return (other, bound[0]) if bound is not None and _is_dictionary(bound[0]) else None
+
+
+def _is_dictionary(node: cst.BaseExpression) -> TypeGuard[cst.Dict | cst.Call]:
+    return isinstance(node, cst.Dict) or (
+        isinstance(node, cst.Call)
+        and isinstance(node.func, cst.Name)
+        and node.func.value == "dict"
+        and all(arg.keyword is not None for arg in node.args)
+    )
+
+
+def entries_of(table: cst.Dict | cst.Call) -> Iterator[cst.BaseExpression | None]:
+    """What a dictionary holds; None for what another one brings with it."""
+    if isinstance(table, cst.Call):
+        yield from (arg.value for arg in table.args)
+    else:
+        for one in table.elements:
+            yield one.value if isinstance(one, cst.DictElement) else None
 
 
 def _in_class(
@@ -128,10 +148,9 @@ def _in_class(
     root = table.value
     if not isinstance(root, cst.Name):
         return []
-    scope = Names.of(source).owner(root.value, scope_of(Layout.of(source).ancestors(table)))
     return [
         (other, binding)
-        for other, one in definitions(program, source, root.value, scope or source.tree)
+        for other, one in defined_by(program, source, root)
         if isinstance(one, cst.ClassDef)
         for binding in Names.of(other).bindings.get(one, {}).get(table.attr.value, ())
     ]
@@ -163,10 +182,8 @@ def _is_set(source: Source, name: str) -> bool:
 def _of_name(
     program: Program, source: Source, node: cst.Name, index: int | None, depth: int
 ) -> Iterator[Origin]:
-    names = Names.of(source)
-    scope = names.owner(node.value, scope_of(Layout.of(source).ancestors(node)))
-    found = list(definitions(program, source, node.value, scope or source.tree))
-    last = _bound_last(source, node, scope)
+    found = defined_by(program, source, node)
+    last = _bound_last(source, node)
     if last is not None:
         found = [(source, last)]
     if not found:
@@ -178,14 +195,13 @@ def _of_name(
             yield from _of_binding(program, other, binding, node.value, index, depth)
 
 
-def _bound_last(source: Source, node: cst.Name, scope: cst.CSTNode | None) -> cst.CSTNode | None:
+def _bound_last(source: Source, node: cst.Name) -> cst.CSTNode | None:
     """What binds a name in every run right before a function reads it: a line of its body, whatever it was before."""
-    layout = Layout.of(source)
-    if not isinstance(scope, cst.FunctionDef) or scope_of(layout.ancestors(node)) is not scope:
+    layout, names = Layout.of(source), Names.of(source)
+    scope = scope_of(layout.ancestors(node))
+    if not isinstance(scope, cst.FunctionDef) or names.owner(node.value, scope) is not scope:
         return None
-    bound = {
-        one: set(layout.ancestors(one)) for one in Names.of(source).bindings[scope][node.value]
-    }
+    bound = {one: set(layout.ancestors(one)) for one in names.bindings[scope][node.value]}
     around = set(layout.ancestors(node))
     lines = list(scope.body.body)
     here = next((i for i, line in enumerate(lines) if line in around), 0)
@@ -217,13 +233,7 @@ def _of_binding(
 def _of_call(
     program: Program, source: Source, node: cst.Call, index: int | None, depth: int
 ) -> Iterator[Origin]:
-    found: list[tuple[Source, cst.CSTNode]] = []
-    if isinstance(node.func, cst.Name):
-        names = Names.of(source)
-        scope = names.owner(node.func.value, scope_of(Layout.of(source).ancestors(node)))
-        found = list(definitions(program, source, node.func.value, scope or source.tree))
-    elif isinstance(node.func, cst.Attribute):
-        found = in_module(program, source, node.func) or _only_method(program, node)
+    found = defined_by(program, source, node.func) or _only_method(program, node)
     functions = [(s, f) for s, f in found if isinstance(f, cst.FunctionDef)]
     if len(functions) != len(found) or not found:
         yield Origin(source, node if index is None else None)
@@ -242,12 +252,8 @@ def callee(
     program: Program, source: Source, call: cst.Call
 ) -> tuple[Source, cst.FunctionDef] | None:
     """The one function of the project that a call runs, as far as the text says it."""
-    func, found = call.func, list[tuple[Source, cst.CSTNode]]()
-    if isinstance(func, cst.Name):
-        scope = Names.of(source).owner(func.value, scope_of(Layout.of(source).ancestors(call)))
-        found = list(definitions(program, source, func.value, scope or source.tree))
-    elif isinstance(func, cst.Attribute):
-        found = in_module(program, source, func)
+    func, found = call.func, defined_by(program, source, call.func)
+    if isinstance(func, cst.Attribute):
         cls = _class_around(source, func.value) if isinstance(func.value, cst.Name) else None
         if not found and cls is not None and not _is_set_elsewhere(program, cls, func.attr.value):
             bound = Names.of(source).bindings.get(cls, {}).get(func.attr.value, ())
@@ -453,6 +459,18 @@ def _if_may_end(node: cst.If) -> bool:
     return _if_may_end(other) if isinstance(other, cst.If) else _may_come_to_its_end(other.body)
 
 
+def defined_by(
+    program: Program, source: Source, node: cst.BaseExpression
+) -> list[tuple[Source, cst.CSTNode]]:
+    """What binds a name, or ``module.name``, in the file of the project that has it."""
+    if isinstance(node, cst.Attribute):
+        return in_module(program, source, node)
+    if not isinstance(node, cst.Name):
+        return []
+    scope = Names.of(source).owner(node.value, scope_of(Layout.of(source).ancestors(node)))
+    return list(definitions(program, source, node.value, scope or source.tree))
+
+
 def in_module(
     program: Program, source: Source, node: cst.Attribute
 ) -> list[tuple[Source, cst.CSTNode]]:
@@ -464,7 +482,7 @@ def in_module(
     scope = names.owner(root.value, scope_of(Layout.of(source).ancestors(node)))
     for one in names.imports:
         if one.name == root.value and one.scope is scope:
-            other = _file(program, source, *one.without_dots)
+            other = program.project.module_named(*one.without_dots, source)
             if other is not None:
                 return list(definitions(program, other, node.attr.value, other.tree))
     return []
@@ -482,11 +500,7 @@ def only_asks(program: Program, source: Source, test: cst.BaseExpression, depth:
     for call in (n for n in walk(test) if isinstance(n, cst.Call)):
         if dotted(call.func) in ("isinstance", "issubclass", "hasattr", "callable"):
             continue
-        found: list[tuple[Source, cst.CSTNode]] = []
-        if isinstance(call.func, cst.Name):
-            found = list(definitions(program, source, call.func.value, source.tree))
-        elif isinstance(call.func, cst.Attribute):
-            found = in_module(program, source, call.func)
+        found = defined_by(program, source, call.func)
         other, function = found[0] if len(found) == 1 else (source, None)
         if not isinstance(function, cst.FunctionDef):
             return False
@@ -495,8 +509,8 @@ def only_asks(program: Program, source: Source, test: cst.BaseExpression, depth:
         lines = [one for line in function.body.body for one in getattr(line, "body", (line,))]
         *others, last = lines
         said = last.value if isinstance(last, cst.Return) else None
-        told = [n for n in others if not isinstance(getattr(n, "value", None), cst.BaseString)]
-        if said is None or told or not only_asks(program, other, said, depth + 1):
+        more = [n for n in others if not isinstance(getattr(n, "value", None), cst.BaseString)]
+        if said is None or more or not only_asks(program, other, said, depth + 1):
             return False
     return True
 
@@ -514,7 +528,7 @@ def definitions(
             continue
         name_there, level = imported.without_dots
         module, _, last = name_there.rpartition(".")
-        other = _file(program, source, module, level)
+        other = program.project.module_named(module, level, source)
         if other is None or depth > MAX_DEPTH:
             yield source, node
         else:
@@ -523,19 +537,38 @@ def definitions(
         yield from _starred(program, source, name, depth)
 
 
+def class_named(
+    program: Program, source: Source, node: cst.BaseExpression
+) -> tuple[Source, cst.ClassDef] | None:
+    """The class of the project that a name of a file means, with its file; the name may be one that was quoted."""
+    if not isinstance(node, cst.Name):
+        return None
+    found = list(definitions(program, source, node.value, source.tree))
+    home, only = found[0] if len(found) == 1 else (source, None)
+    return (home, only) if isinstance(only, cst.ClassDef) else None
+
+
+def uses_of(program: Program, cls: cst.ClassDef) -> Iterator[cst.Call | cst.ClassDef]:
+    """The calls of a class by its name, and the classes that derive from it."""
+    name = cls.name.value
+    for source in program.sources:
+        for node in walk(source.tree) if name in source.text else ():
+            if isinstance(node, cst.Call) and dotted(node.func).rpartition(".")[2] == name:
+                yield node
+            if isinstance(node, cst.ClassDef) and any(
+                dotted(base.value).rpartition(".")[2] == name for base in node.bases
+            ):
+                yield node
+
+
 def _starred(
     program: Program, source: Source, name: str, depth: int
 ) -> Iterator[tuple[Source, cst.CSTNode]]:
     for node in walk(source.tree, into=False):
         if isinstance(node, cst.ImportFrom) and isinstance(node.names, cst.ImportStar):
-            other = _file(program, source, dotted(node.module), len(node.relative))
+            other = program.project.module_named(dotted(node.module), len(node.relative), source)
             if other is not None:
                 yield from definitions(program, other, name, other.tree, depth + 1)
-
-
-def _file(program: Program, source: Source, module: str, level: int) -> Source | None:
-    path = program.project.resolve(module, level, source)
-    return program.project.source(path) if path and path.endswith(".py") else None
 
 
 def _bound_value(
@@ -557,15 +590,3 @@ def _bound_value(
                 return assign.value, index
         return None
     return assign.value, None
-
-
-__all__ = [
-    "Origin",
-    "callee",
-    "definitions",
-    "in_module",
-    "meaning",
-    "origins",
-    "own_values",
-    "returned",
-]

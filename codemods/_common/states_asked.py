@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import libcst as cst
 
 from fsdp2lint.api import (
     Account,
     Called,
+    Either,
     Event,
     External,
+    Guard,
+    Guards,
     Instance,
     Literal,
     Loaded,
@@ -27,9 +30,9 @@ from fsdp2lint.api import (
     Trace,
     Value,
     Wrapping,
+    is_no_instance,
     options,
     rank_dependent,
-    told_apart,
     unwrapped,
 )
 
@@ -66,6 +69,10 @@ class Asked:
     """Whether it is about the state of an optimizer, which has a configuration of its own."""
     in_some_runs: bool = False
     """Whether a setting asked, but not in all runs that come here."""
+    chosen: Guard | None = None
+    """What decides in the run that the state is whole, where one of two contexts is open."""
+    unlike: bool = False
+    """Whether one of several contexts is open that ask for different kinds, and no test that is known says which."""
 
 
 def asked(trace: Trace, event: Event, *, optimizer: bool = False) -> Asked:
@@ -73,19 +80,44 @@ def asked(trace: Trace, event: Event, *, optimizer: bool = False) -> Asked:
 
     Flat shards that only distributed checkpoints or files of each rank hold are no more than shards.
     """
-    context = context_of(trace, event)
-    by = context or _setter(trace, event)
+    contexts = _open_at(trace, event)
+    if len(contexts) > 1:
+        return _by_one_of(trace, event, contexts, optimizer=optimizer)
+    by = contexts[0][1] if contexts else _setter(trace, event)
+    if by is None:
+        return Asked(FULL, False, optimizer)
+    return _by(trace, event, by, in_context=bool(contexts), optimizer=optimizer)
+
+
+def _by_one_of(
+    trace: Trace, event: Event, contexts: list[tuple[Guards, Called]], *, optimizer: bool
+) -> Asked:
+    """What one of several contexts asks for: a function chose which is entered."""
+    every = [_by(trace, event, by, in_context=True, optimizer=optimizer) for _, by in contexts]
+    first = every[0]
+    if all(replace(one, by=first.by) == first for one in every):
+        return first
+    whole = [i for i, one in enumerate(every) if one.kind == FULL]
+    if len(every) == 2 and len(whole) == 1 and every[1 - whole[0]].kind == SHARDED:
+        of_whole, of_shards = contexts[whole[0]][0], contexts[1 - whole[0]][0]
+        tests = [g for c in of_whole.clauses if len(c) == 1 for g in c]
+        apart = [g for g in tests if frozenset((~g,)) in of_shards.clauses]
+        if len(apart) == 1:
+            return replace(every[whole[0]], kind="", chosen=apart[0])
+    return replace(first, kind="", unlike=True)
+
+
+def _by(trace: Trace, event: Event, by: Called, *, in_context: bool, optimizer: bool) -> Asked:
+    """What a context, or the last setter, asks for."""
     offload = (
         optimizer  # FullOptimStateDictConfig offloads unless told otherwise, the model's does not
     )
-    if by is None:
-        return Asked(FULL, False, offload)
     kind = kind_of(by)
     if kind == LOCAL and (_is_for_folders(trace, event) or _is_for_files_of_ranks(trace, event)):
         kind = SHARDED
     config = by.argument(3 if optimizer else 2, _CONFIGS[optimizer])
     given = config is not None and not (isinstance(config, Literal) and config.value is None)
-    if context is None and (kind != FULL or given) and _in_some_runs(trace, by, event):
+    if not in_context and (kind != FULL or given) and _in_some_runs(trace, by, event):
         if kind == FULL:  # so is the one that nobody asks for
             return Asked(FULL, None, None, by, optimizer=optimizer)
         return Asked("", None, None, by, optimizer=optimizer, in_some_runs=True)
@@ -154,12 +186,28 @@ _CONFIGS = {False: "state_dict_config", True: "optim_state_dict_config"}
 
 
 def context_of(trace: Trace, event: Event) -> Called | None:
-    """The call of the innermost ``state_dict_type`` that is open at ``event``."""
+    """The call of the innermost ``state_dict_type`` that is open at ``event``, or of the first that may be."""
+    return next((called for _, called in _open_at(trace, event)), None)
+
+
+def contexts_of(trace: Trace, event: Event) -> list[Called]:
+    """The calls of which one is the innermost ``state_dict_type`` that is open at ``event``."""
+    return [called for _, called in _open_at(trace, event)]
+
+
+def _open_at(trace: Trace, event: Event) -> list[tuple[Guards, Called]]:
     for manager in reversed(event.within):
-        for one in options(manager):
-            if is_context(one):
-                return next((c for c in trace.calls(CONTEXT) if c.result is one), None)
-    return None
+        ways = manager.options if isinstance(manager, Either) else ((event.guards, manager),)
+        found = [
+            (guards, called)
+            for guards, one in ways
+            if is_context(one) and not guards.excludes(event.guards)
+            for called in trace.calls(CONTEXT)
+            if called.result is one
+        ]
+        if found:
+            return found
+    return []
 
 
 def is_context(value: Value) -> bool:
@@ -187,7 +235,7 @@ def _in_some_runs(trace: Trace, setter: Called, event: Event) -> bool:
 
 def no_module(taken: StateDictTaken) -> bool:
     """Whether the script comes here only with what is no module: a scheduler, a sampler, its own progress."""
-    return told_apart(taken, taken.state.of, "torch.nn.Module")
+    return is_no_instance(taken, taken.state.of, "torch.nn.Module")
 
 
 def setter_of(trace: Trace, event: Event, model: Value) -> Called | None:

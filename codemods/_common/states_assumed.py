@@ -1,4 +1,4 @@
-"""What is taken for the whole state because no run in sight asks FSDP1 for another kind."""
+"""What is taken for the whole state because no run asks FSDP1 for another kind."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Events = Iterable[tuple[Trace, Event]]
 
 
 def assumed(program: Program, events: Events) -> str:
-    """What to say of states that a setting out of sight may want of another kind; empty if none does."""
+    """What to say of states that a setting in unresolved code may want of another kind; empty if none does."""
     unseen = [(trace, event) for trace, event in events if _may_be_set_elsewhere(trace, event)]
     if not unseen:
         return ""

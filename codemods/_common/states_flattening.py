@@ -26,6 +26,7 @@ from fsdp2lint.api import (
     Trace,
     Value,
     Wrapped,
+    argument,
     options,
 )
 
@@ -34,7 +35,7 @@ from .states_asked import FSDP1, FULL, LOCAL, SHARDED, Asked, asked
 from .states_holders import field_of, lifted
 from .states_kinds import Kind, agreed
 from .states_putting import first_rank_has_it
-from .states_text import argument, function_of, is_path
+from .states_text import function_of, is_path
 
 _SCATTER = f"{FSDP1}.scatter_full_optim_state_dict"
 _TO_LOAD = f"{FSDP1}.optim_state_dict_to_load"
@@ -210,7 +211,7 @@ def _may_be_none(value: Value) -> bool:
     return any(isinstance(one, Literal) and one.value is None for one in options(value))
 
 
-def loads_of(program: Program, found: Flattening) -> list[tuple[Trace, Restored]]:
+def loads_of(found: Flattening) -> list[tuple[Trace, Restored]]:
     """Where its results are loaded into optimizers, or into what hands them on to one."""
     return [
         (trace, lifted(restored)[0])

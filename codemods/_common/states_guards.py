@@ -1,4 +1,4 @@
-"""Collectives that stand below a test of the rank, and where all ranks come by before it."""
+"""Collectives that are below a test of the rank, and where all ranks come by before it."""
 
 from __future__ import annotations
 

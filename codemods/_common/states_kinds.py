@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 import libcst as cst
 
-from fsdp2lint.api import Edit, Layout, Names, Source, dotted, name_for, scope_of, walk
+from fsdp2lint.api import (
+    Edit,
+    Layout,
+    Names,
+    Source,
+    argument,
+    dotted,
+    name_for,
+    scope_of,
+    walk,
+)
 
-from .launch import named_once
+from .names import named_once
 from .states_asked import FULL, KINDS, LOCAL, LOCAL_WHY, SHARDED, Asked
-from .states_text import argument, can_be_said, function_of, is_path
+from .states_text import can_be_said, function_of, is_path
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +68,7 @@ def agreed(
         return LOCAL_WHY
     if any(asked.in_some_runs for asked, _ in every):
         return "`set_state_dict_type` asks for a kind of it in some of the runs that come here"
-    if len(kinds) > 1:
+    if len(kinds) > 1 or any(asked.unlike for asked, _ in every):
         return "its callers ask for different kinds of state dicts"
     kind = kinds.pop()
     first_only = all(asked.rank0_only is True or only for asked, only in every)
@@ -122,6 +133,10 @@ def _said(
 ) -> cst.BaseExpression | str | None:
     """What the code beside the call asks for in the run: the kind, or as text whether it is the whole state."""
     found: dict[str, cst.BaseExpression] = {}
+    every = list(every)
+    if any(asked.chosen is not None for asked in every):
+        texts = {_chosen(source, call, asked) for asked in every}
+        return texts.pop() if len(texts) == 1 else None
     for asked in every:
         by = asked.by.at if asked.by is not None else None
         if by is None or by.source is not source or not isinstance(by.node, cst.Call):
@@ -141,6 +156,36 @@ def _said(
             test = source.code(only.test)
             return f"not {test}" if is_path(source, only.test) else f"not ({test})"
     return only
+
+
+def _chosen(source: Source, call: cst.CSTNode, asked: Asked) -> str | None:
+    """The test by which a function chose the context of the whole state, where it is the same at the call."""
+    site = asked.chosen.site if asked.chosen is not None else None
+    choice = site.statement if site is not None and site.source is source else None
+    if not isinstance(choice, cst.If) or asked.by is None or asked.by.at.source is not source:
+        return None
+    test = choice.test
+    if any(isinstance(n, cst.Call | cst.BooleanOperation | cst.NamedExpr) for n in walk(test)):
+        return None
+    if not all(_means_the_same(source, one, choice, call) for one in _paths(test)):
+        return None
+    text = source.code(test)
+    if any(node is asked.by.at.node for node in walk(choice.body)):
+        return text
+    negated = re.fullmatch(r"([\w.]+) (==|!=) (\"\w*\"|'\w*'|[\w.]+)", text)
+    if negated is not None:
+        return f"{negated[1]} {'!=' if negated[2] == '==' else '=='} {negated[3]}"
+    return f"not {text}" if is_path(source, test) else f"not ({text})"
+
+
+def _paths(node: cst.CSTNode) -> Iterator[cst.BaseExpression]:
+    """The names and dotted paths in an expression."""
+    if isinstance(node, cst.Name | cst.Attribute):
+        if not isinstance(node, cst.Name) or node.value not in ("None", "True", "False"):
+            yield node
+    else:
+        for child in node.children:
+            yield from _paths(child)
 
 
 def _is_unbound(source: Source, path: cst.BaseExpression) -> bool:

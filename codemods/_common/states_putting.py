@@ -29,6 +29,7 @@ from fsdp2lint.api import (
     Step,
     Trace,
     Value,
+    argument,
     name_for,
     options,
 )
@@ -39,7 +40,6 @@ from .states_asked import FULL, LOCAL, LOCAL_WHY, SHARDED, accounts, asked, cont
 from .states_kinds import Kind, agreed
 from .states_text import (
     HOME,
-    argument,
     asks_already,
     fitted,
     free_name,
@@ -54,6 +54,7 @@ from .states_uses import (
     NEW_NAMES,
     comes_otherwise,
     is_compiled,
+    is_filled,
     wrapped_for_all,
     wrappers_of,
 )
@@ -104,7 +105,7 @@ def put(program: Program, events: Put) -> Iterator[Step | Left]:
     asked_for = None if kind else _in_the_run(mine, call)
     full = "full_state_dict=True" if kind == FULL else ""
     full = asked_for.switches[0] if asked_for is not None else full
-    edits = _edits(program, mine[0][1], call, full, broadcast, asks)
+    edits = _edits(mine[0][1], call, full, broadcast, asks)
     edits += asked_for.imports if asked_for is not None else ()
     raises = broadcast and _is_strict(call)
     why = "the shards are put back"
@@ -112,10 +113,10 @@ def put(program: Program, events: Put) -> Iterator[Step | Left]:
         missing = _RAISES if raises else _COMPILED if compiled and _is_strict(call) else _MISSING
         why = f"plain tensors are spread over the ranks; {missing}"
     why += f"; {_ANEW}" if anew else ""
-    told = accounts(mine, call, why)
+    changed = accounts(mine, call, why)
     apart = anew or (bool(full) and not raises)
-    own = (Account(source, call, "changed", why, own=True),) if apart and len(told) == 1 else ()
-    yield Step(edits, (*told, *own))
+    own = (Account(source, call, "changed", why, own=True),) if apart and len(changed) == 1 else ()
+    yield Step(edits, (*changed, *own))
 
 
 def _problem(events: Put, call: cst.CSTNode) -> str:
@@ -143,7 +144,7 @@ def _kinds(events: Put) -> set[str]:
 
 
 def _kind(trace: Trace, restored: Restored) -> str:
-    """What is put back: by the state dict itself where it was taken in sight, else by what is asked for."""
+    """What is put back: by the state dict itself where it was taken by resolved code, else by what is asked for."""
     kind = asked(trace, restored).kind
     known = {one.full for one in options(restored.state) if isinstance(one, StateDict)}
     if kind != LOCAL and len(known) == 1 and None not in known:
@@ -157,7 +158,7 @@ def _stays(trace: Trace, restored: Restored) -> bool:
         return False
     states = [one for one in options(restored.state) if not is_none(one)]  # nothing kept so far
     own = (isinstance(one, StateDict) and one.via == ".state_dict" for one in states)
-    return bool(states) and all(own)
+    return bool(states) and all(own) and not any(is_filled(trace, one) for one in states)
 
 
 def from_file(trace: Trace, value: Value) -> bool:
@@ -184,7 +185,7 @@ def first_rank_has_it(state: Value) -> bool:
     """Whether a state is loaded by the first rank, and nothing or an empty dictionary on the others."""
     found = options(state)
     empty = [one for one in found if is_nothing(one)]
-    return bool(empty) and len(empty) < len(found) and _told_by_rank(state)
+    return bool(empty) and len(empty) < len(found) and _differs_by_rank(state)
 
 
 def is_nothing(value: Value) -> bool:
@@ -194,7 +195,7 @@ def is_nothing(value: Value) -> bool:
     return isinstance(value, Container) and value.kind == "dict"
 
 
-def _told_by_rank(state: Value) -> bool:
+def _differs_by_rank(state: Value) -> bool:
     sides = state.apart() if isinstance(state, Either) else ()
     return any(isinstance(g.test, MainRank) for guards, _ in sides for g in guards)
 
@@ -213,7 +214,7 @@ def _for_all_ranks(events: Put) -> bool:
 
 
 def _edits(
-    program: Program, event: Restored, call: cst.Call, full: str, broadcast: bool, asks: bool
+    event: Restored, call: cst.Call, full: str, broadcast: bool, asks: bool
 ) -> tuple[Edit, ...]:
     source = event.at.source
     assert isinstance(call.func, cst.Attribute)

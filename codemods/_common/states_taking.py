@@ -10,22 +10,31 @@ import libcst as cst
 from fsdp2lint.api import (
     Account,
     Arguments,
+    Called,
+    Container,
     Edit,
     Inner,
     InsertBefore,
     Layout,
     Left,
+    Literal,
+    Operated,
+    Part,
     Program,
     Remove,
     Replace,
     Restored,
     Rewrite,
+    Round,
     Saved,
     Source,
+    StateDict,
     StateDictTaken,
     Step,
     Trace,
+    Value,
     name_for,
+    once,
     options,
     unwrapped,
 )
@@ -53,6 +62,7 @@ from .states_uses import (
     for_first_rank_only,
     in_groups,
     is_compiled,
+    is_filled,
     on_first_rank,
     wrappers_of,
 )
@@ -125,8 +135,73 @@ def _is_used(trace: Trace, taken: StateDictTaken) -> bool:
         return True
     if any(state in s.states and not s.via.startswith(_DCP) for s in trace.of(Saved)):
         return True
-    into = (r.into for r in trace.of(Restored) if state in options(r.state))
-    return any(unwrapped(one) is not unwrapped(state.of) for i in into for one in options(i))
+    into = [r.into for r in trace.of(Restored) if state in options(r.state)]
+    if any(unwrapped(one) is not unwrapped(state.of) for i in into for one in options(i)):
+        return True
+    if into and is_filled(trace, state):
+        return True
+    return state in _read(trace)
+
+
+@once
+def _read(trace: Trace) -> frozenset[Value]:
+    """The state dicts of which something asks for tensors, which are whole under FSDP1, and not for names alone."""
+    found: set[Value] = set()
+    for called in trace.of(Called):
+        if called.name not in _BY_NAMES and not called.name.startswith(_DCP):
+            for given in (*called.arguments, *called.keywords.values()):
+                for one in options(given):
+                    held = trace.memory.entries(one) if isinstance(one, Container) else ()
+                    states = (one, *(value for _, value in held))
+                    found.update(state for state in states if isinstance(state, StateDict))
+                    found.update(_entries_in(one))
+        for one in options(called.receiver) if called.receiver is not None else ():
+            if isinstance(one, StateDict) and called.name not in _OF_NAMES:
+                found.add(one)
+            of_text = hasattr(str, called.name.removeprefix("."))
+            found.update(_entries_in(one, turns=not of_text))
+    for operated in trace.of(Operated):
+        sides = (operated.left, operated.right)
+        of_text = any(isinstance(v, Literal) and isinstance(v.value, str) for v in sides)
+        for side in sides:
+            found.update(_entries_in(side, turns=not of_text))
+    for taken in trace.of(StateDictTaken):  # what is put into one comes from others
+        for _, value in trace.memory.entries(taken.state):
+            for one in options(value):
+                found.update(_entries_in(one, turns=True))
+    return frozenset(found)
+
+
+def _entries_in(value: Value, *, turns: bool = False) -> Iterator[Value]:
+    """The state dicts that a value is an entry of, or is computed from entries of."""
+    waiting: list[Value | None] = [value]
+    seen: set[Value] = set()
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, Part) and one not in seen:
+            seen.add(one)
+            if isinstance(one.owner, StateDict) and _is_entry(one, turns=turns):
+                yield one.owner
+            waiting += (one.owner, *one.operands)
+
+
+def _is_entry(part: Part, *, turns: bool = False) -> bool:
+    """Whether a part of a state dict is an entry of it; with ``turns`` also what a round of a loop over one has of it, its name
+    or what is under that.
+    """
+    key = part.key
+    if isinstance(key, tuple):
+        return key[:1] == ("[]",) or ".get" in key
+    return (isinstance(key, str) and key.startswith("[")) or (turns and isinstance(key, Round))
+
+
+_OF_NAMES = (".keys", ".update", ".setdefault", ".__contains__")
+"""Methods of a state dict that give no tensor of it."""
+_BY_NAMES = frozenset(
+    f"builtins.{name}"
+    for name in "all any bool enumerate frozenset id isinstance iter len list set sorted tuple type".split()
+) | {".load_state_dict"}
+"""What takes a state dict and asks for its names alone, or puts it back."""
 
 
 class _Getter:
@@ -229,10 +304,8 @@ def hoisted(
     yield Replace(source, call, name)
 
 
-def handed_out(
-    program: Program, events: Sequence[tuple[Trace, Saved]], wholes: Wholes
-) -> Iterator[Step | Left]:
-    """``model.save_pretrained(folder)`` inside the context: it takes the state dict out of sight."""
+def handed_out(events: Sequence[tuple[Trace, Saved]], wholes: Wholes) -> Iterator[Step | Left]:
+    """``model.save_pretrained(folder)`` inside the context: it takes the state dict in unresolved code."""
     trace, saved = events[0]
     source, call = saved.at.source, saved.at.node
     if context_of(trace, saved) is None or not isinstance(call, cst.Call):

@@ -28,17 +28,6 @@ OF_STATES = frozenset(_FSDP1 + kind for kind in _KINDS)
 """The names of FSDP1 that have to do with nothing but state dicts."""
 
 
-def argument(call: cst.Call, position: int, name: str) -> cst.Arg | None:
-    """The argument of a call that is given at ``position`` or as ``name``."""
-    for index, arg in enumerate(call.args):
-        if arg.keyword is not None:
-            if arg.keyword.value == name:
-                return arg
-        elif index == position and not arg.star:
-            return arg
-    return None
-
-
 def starred(call: cst.Call) -> bool:
     """Whether arguments are handed on that the call does not name."""
     return any(arg.star for arg in call.args)
@@ -114,7 +103,7 @@ def fitted(
 
 
 def _over_lines(one: str, head: str, parts: list[str], line: str, inner: str, around: str) -> str:
-    """The call with arguments that stand on several lines: each begins on a line of its own."""
+    """The call with arguments that are on several lines: each begins on a line of its own."""
     if around or any(mark in one for mark in ('"""', "'''")):
         return one
     if len(parts) == 1:
@@ -124,7 +113,7 @@ def _over_lines(one: str, head: str, parts: list[str], line: str, inner: str, ar
 
 
 def _from_margin(text: str) -> str:
-    """An expression over several lines as it stands where its last line is not indented."""
+    """An expression over several lines as it is where its last line is not indented."""
     lines = text.replace("\r\n", "\n").split("\n")
     margin = lines[-1][: len(lines[-1]) - len(lines[-1].lstrip())]
     return "\n".join([lines[0], *(line.removeprefix(margin) for line in lines[1:])])
@@ -160,7 +149,7 @@ def chosen(
 
 
 def asks_already(source: Source, call: cst.CSTNode, model: str) -> bool:
-    """Whether a call stands on a side of the question whether the model is sharded."""
+    """Whether a call is on a side of the question whether the model is sharded."""
     for around in Layout.of(source).ancestors(call):
         if isinstance(around, cst.If | cst.IfExp):
             test = source.code(around.test)
@@ -170,7 +159,7 @@ def asks_already(source: Source, call: cst.CSTNode, model: str) -> bool:
 
 
 def is_doubted(program: Program, source: Source, call: cst.CSTNode, model: str) -> bool:
-    """Whether the function asks elsewhere whether this model is sharded: where the call stands, it may be none."""
+    """Whether the function asks elsewhere whether this model is sharded: where the call is, it may be none."""
     found = False
     for node in walk(function_scope(source, call)):
         if isinstance(node, cst.If | cst.IfExp) and _asks(program, source, node.test, model):
@@ -223,7 +212,7 @@ def _canonical(name: str) -> str:
 
 
 def names_in(node: cst.CSTNode) -> set[str]:
-    """All names that stand in a node."""
+    """All names that are in a node."""
     return {one.value for one in walk(node) if isinstance(one, cst.Name)}
 
 

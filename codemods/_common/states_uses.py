@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal as Among
 
 import libcst as cst
 
@@ -28,6 +27,7 @@ from fsdp2lint.api import (
     lineage,
     options,
     unwrapped,
+    wrapper,
 )
 
 from .states_asked import FSDP1, context_of, setter_of
@@ -35,8 +35,6 @@ from .states_asked import FSDP1, context_of, setter_of
 MIXED = "the model is sharded in some runs only"
 NEW_NAMES = ("unwrapped", "inner_model")
 """What a model is called that has to be asked about and that the script computes in place."""
-
-Wrapper = Among["fsdp1", "ddp", "none", "unknown"]
 
 
 def on_first_rank(guards: Guards) -> bool:
@@ -53,6 +51,14 @@ def for_first_rank_only(trace: Trace, state: StateDict) -> bool:
     if any(state in options(r.state) for r in trace.of(Restored)):
         return False
     return bool(saves) and all(on_first_rank(use.guards) for use in uses)
+
+
+def is_filled(trace: Trace, state: Value) -> bool:
+    """Whether other tensors are put into a state dict: those of a file or of another one, which are whole then."""
+    put_in = (
+        state in options(c.receiver) for c in trace.calls(".update") if c.receiver is not None
+    )
+    return any(True for _ in trace.memory.entries(state)) or any(put_in)
 
 
 def in_groups(trace: Trace, model: Value) -> bool:
@@ -98,14 +104,14 @@ def _for_all(group: Value) -> bool:
     return isinstance(group, External) and group.name.endswith("group.WORLD")
 
 
-def wrappers_of(trace: Trace, event: Event, value: Value) -> set[Wrapper]:
+def wrappers_of(trace: Trace, event: Event, value: Value) -> set[str]:
     """What may be around a model at ``event``: where ``state_dict_type`` holds for it in every run, it is FSDP1.
 
     Unless the whole run shows that it is a plain module, beside the one that the setting is for.
     """
     if is_bare(trace, event, value):
-        return {"none"}
-    found = {_wrapper(one) for one in options(value)}
+        return {"plain"}
+    found = {wrapper(one) for one in options(value)}
     by = context_of(trace, event) or setter_of(trace, event, value)
     if by is None or ("fsdp1" in found and not event.guards.implies(by.guards)):
         return found
@@ -113,7 +119,7 @@ def wrappers_of(trace: Trace, event: Event, value: Value) -> set[Wrapper]:
 
 
 def is_bare(trace: Trace, event: Event, value: Value) -> bool:
-    """Whether a model is in sight, and neither it nor anything that it is part of or made of is wrapped."""
+    """Whether a model is resolved, and neither it nor anything that it is part of or made of is wrapped."""
     found = options(value)
     if not all(isinstance(one, Module) and trace.known(one) for one in found):
         return False
@@ -138,8 +144,7 @@ def comes_otherwise(
     if call in program.derived(_asked_of_objects):
         return True
     presumed = any(
-        context_of(trace, event) is not None
-        and "fsdp1" not in {_wrapper(o) for o in options(value)}
+        context_of(trace, event) is not None and "fsdp1" not in {wrapper(o) for o in options(value)}
         for trace, event, value in events
     )
     return presumed and any("fsdp1" not in wrappers_of(*one) for one in events)
@@ -161,16 +166,6 @@ def _asked_of_objects(program: Program) -> frozenset[cst.CSTNode]:
 def is_plain(cls: Value) -> bool:
     """Whether a class is the project's own, or makes no more than an object."""
     return isinstance(cls, Class) or getattr(cls, "name", "") in ("builtins.object", "abc.ABC")
-
-
-def _wrapper(value: Value) -> Wrapper:
-    while isinstance(value, Wrapped):
-        if value.by == "fsdp1":
-            return "fsdp1"
-        if value.by == "ddp":
-            return "ddp"
-        value = value.of
-    return "none" if isinstance(value, Module) else "unknown"
 
 
 def is_compiled(trace: Trace, event: Event, model: Value) -> bool:

@@ -20,6 +20,7 @@ from fsdp2lint.api import (
     Remove,
     Source,
     Step,
+    dotted,
     imported_module,
 )
 
@@ -27,8 +28,8 @@ from .shared import Helpers, Naming
 
 NAMES = frozenset(
     "CompiledLoadPlanner broadcast_from_rank0 broadcast_in_group children_first clip_grads full_params hybrid_mesh"
-    " local_shard materialize_unit no_sync own_parameters precision_policy shard_by_policy sharding_options unsharded"
-    " unsharded_mesh whole_on_cpu whole_optimizer_states without_prefix".split()
+    " local_shard materialize_unit no_sync own_parameters precision_policy shard_by_policy shard_with sharding_group"
+    " sharding_options unsharded unsharded_mesh whole_on_cpu whole_optimizer_states without_prefix".split()
 )
 """What the functions and classes are called that a migration brings into files."""
 _NUMBER = re.compile(r"_\d+$")
@@ -130,9 +131,7 @@ def _taken_from(program: Program, source: Source) -> dict[Source, str]:
         if isinstance(one.names, cst.ImportStar):
             continue
         module = imported_module(one)
-        level = len(module) - len(module.lstrip("."))
-        path = program.project.resolve(module[level:], level, source)
-        other = program.project.source(path) if path and path.endswith(".py") else None
+        other = program.project.module_named(dotted(one.module), len(one.relative), source)
         if other is not None and other in program.sources and other is not source:
             found.setdefault(other, module)
     return found

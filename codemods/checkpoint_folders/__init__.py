@@ -160,7 +160,7 @@ def _stays(one: Save | Load, obstacles: list[Obstacle]) -> Kept:
 
 
 def _together(load: Load, other: Load) -> bool:
-    """Whether two loads stand in one function."""
+    """Whether two loads are in one function."""
     same = load.source is other.source
     return same and function_of(load.source, load.call) is function_of(other.source, other.call)
 

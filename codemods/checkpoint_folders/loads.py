@@ -22,6 +22,7 @@ from fsdp2lint.api import (
     Source,
     Trace,
     Value,
+    argument,
     name_for,
     options,
     rank_dependent,
@@ -30,7 +31,7 @@ from fsdp2lint.api import (
 
 from .._common.loop_text import text_of
 from .._common.states_guards import bound_between
-from .._common.states_text import HOME, argument, free_name, function_of, names_in
+from .._common.states_text import HOME, free_name, function_of, names_in
 from .._common.states_uses import on_first_rank
 from .paths import folder_text
 from .saves import DCP
@@ -77,7 +78,7 @@ def loads(program: Program) -> list[Load]:
             keys = [k for one in options(restored.state) for k in _keys(one, loaded.result)]
             if loaded.via != "torch.load" or not keys:
                 continue
-            load = found.get(loaded.at.node) or _load(trace, loaded)
+            load = found.get(loaded.at.node) or _load(loaded)
             found[loaded.at.node] = load
             load.events.append((trace, loaded))
             key = "".join(keys[0]) if len(keys[0]) < 2 else "?"
@@ -100,7 +101,7 @@ def _keys(value: Value, whole: Value) -> Iterator[tuple[str, ...]]:
     yield tuple(reversed(keys))
 
 
-def _load(trace: Trace, loaded: Loaded) -> Load:
+def _load(loaded: Loaded) -> Load:
     source, call = loaded.at.source, loaded.at.node
     assert isinstance(call, cst.Call)
     path = argument(call, 0, "f")
@@ -120,7 +121,7 @@ def _load(trace: Trace, loaded: Loaded) -> Load:
 
 
 def _test(source: Source, call: cst.CSTNode, loaded: Loaded) -> cst.If | None:
-    """The ``if rank == 0:`` in whose body the load stands."""
+    """The ``if rank == 0:`` in whose body the load is."""
     layout = Layout.of(source)
     block = layout.block(layout.statement(call))
     test = layout.parents.get(block)

@@ -18,6 +18,7 @@ from fsdp2lint.api import (
     Rewrite,
     Source,
     Value,
+    computed_from,
     dotted,
     name_for,
     options,
@@ -85,33 +86,25 @@ def _names(path: Value) -> Iterator[str]:
 def _written(value: Value) -> str:
     if isinstance(value, Literal) and isinstance(value.value, str):
         return value.value
-    key = value.key if isinstance(value, Part) and isinstance(value.key, tuple) else ()
-    if key and key[0] == "format":
-        return str(key[1])
-    inside = [one for one in key if isinstance(one, Value)]
-    if key and key[0] in ("call", "/") and inside:
+    if not isinstance(value, Part):
+        return "{}"
+    if value.operation == "format":
+        return str(value.operands[0])
+    inside = value.made_of[1:]
+    if value.operation in ("call", "/") and inside:
         return _written(inside[-1])
-    if key and key[0] == "+" and isinstance(value, Part):
+    if value.operation == "+":
         return _written(value.owner) + _written(inside[-1])
     return "{}"
 
 
 def is_searched(value: Value | None) -> bool:
     """Whether a path is found by a search for files."""
-    seen, todo = set(), [value]
-    while todo:
-        one = todo.pop()
-        if one is None or one in seen:
-            continue
-        seen.add(one)
-        if isinstance(one, External) and one.name.startswith(_SEARCHING):
-            return True
-        if isinstance(one, Part):
-            key = one.key if isinstance(one.key, tuple) else ()
-            if key and key[0] in (".glob", ".iterdir", ".rglob"):
-                return True
-            todo += [one.owner, *(k for k in key if isinstance(k, Value))]
-    return False
+    return value is not None and any(
+        one.operation in (".glob", ".iterdir", ".rglob")
+        or (isinstance(one, External) and one.name.startswith(_SEARCHING))
+        for one in computed_from(value)
+    )
 
 
 def asked_for(program: Program, paths: set[Value]) -> Iterator[Edit]:

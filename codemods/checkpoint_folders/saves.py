@@ -23,6 +23,7 @@ from fsdp2lint.api import (
     Unimport,
     Unknown,
     Value,
+    argument,
     dotted,
     name_for,
     options,
@@ -32,7 +33,7 @@ from fsdp2lint.api import (
 
 from .._common.loop_text import text_of
 from .._common.origins import meaning, origins
-from .._common.states_text import HOME, argument, fitted, function_of, names_in
+from .._common.states_text import HOME, fitted, function_of, names_in
 from .._common.states_uses import on_first_rank
 from .paths import folder_text
 
@@ -202,6 +203,8 @@ def _holds_a_dictionary(trace: Trace, value: Value) -> bool:
     waiting, seen = [value], set[Value]()
     while waiting:
         for one in options(waiting.pop()):
+            if isinstance(one, StateDict):
+                return True
             if isinstance(one, Container) and one not in seen:
                 if one.kind == "dict":
                     return True
@@ -354,7 +357,7 @@ def _out_of_test(test: cst.If, every: Sequence[tuple[Save, str]]) -> Iterator[st
 
 
 def _with_comments(source: Source, line: cst.BaseStatement, text: str) -> str:
-    """The new text of a statement below the comments that stand above it."""
+    """The new text of a statement below the comments that are above it."""
     layout = Layout.of(source)
     comments = source.text[layout.comments_above(line) : layout.top(line)]
     above = [one.strip() for one in comments.splitlines()]
@@ -362,7 +365,7 @@ def _with_comments(source: Source, line: cst.BaseStatement, text: str) -> str:
 
 
 def _source_of(source: Source, line: cst.CSTNode) -> str:
-    """The lines of a statement, its comments above included, as they would stand without indentation."""
+    """The lines of a statement, its comments above included, as they would be without indentation."""
     layout = Layout.of(source)
     start, end = layout.comments_above(line), layout.bottom(line)
     start = start if _is_first(layout, line) else layout.blank_above(start)

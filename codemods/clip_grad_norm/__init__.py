@@ -79,11 +79,11 @@ from fsdp2lint.api import (
     Value,
     Wrapping,
     codemod,
+    is_no_instance,
     is_of_the_project,
     kinds,
     name_for,
     options,
-    told_apart,
     unseen_methods,
     unwrapped,
     walk,
@@ -139,7 +139,7 @@ def rewrite(program: Program) -> Iterator[Step | Left]:
             continue
         models = [e.module for _, e in events if e.module is not None]
         library = (
-            is_library(program) and not told_apart(events[0][1], models[0]) if models else False
+            is_library(program) and not is_no_instance(events[0][1], models[0]) if models else False
         )
         if library and is_for_fsdp1(program, source, call):
             yield Step((), (Account(source, call, "preserved", STAYS),))
@@ -151,7 +151,7 @@ def rewrite(program: Program) -> Iterator[Step | Left]:
         elif models and is_of_the_project(program, METHOD):
             why = "a method of models that FSDP1 never wraps in this program"
             yield Step((), (Account(source, call, "preserved", why),))
-        elif models and "fsdp1" in kinds(program, models):
+        elif models and _are_wrapped(program, models):
             own = _own_function(
                 program, source, call, models, call.func in unbound, _parallel(events)
             )
@@ -160,7 +160,7 @@ def rewrite(program: Program) -> Iterator[Step | Left]:
             else:
                 yield _by_function(program, source, call, call.func in unbound)
         elif not models and call.func in functions:
-            over = [p.of for _, e in events for p in e.parameters if not told_apart(e, p.of)]
+            over = [p.of for _, e in events for p in e.parameters if not is_no_instance(e, p.of)]
             own = None
             if _parallel(events):
                 own = _by_one_norm(source, call, over, of_meshes(), _PARALLEL)
@@ -192,6 +192,13 @@ def rewrite(program: Program) -> Iterator[Step | Left]:
     yield from sums_of_shards(program)
 
 
+def _are_wrapped(program: Program, models: Sequence[Value]) -> bool:
+    """Whether FSDP1 may have wrapped models: those of engines, which may wrap them in its place, have no such method."""
+    found = {wrapper(one) for model in models for one in options(model)}
+    by_program = "fsdp1" in program.wrappers and "unknown" in found
+    return by_program or "fsdp1" in kinds(program, models)
+
+
 def _is_apart(trace: Trace, clipped: Clipped) -> bool:
     """Whether the file wraps by FSDP1 only where it does not come here, as for another kind of device."""
     if clipped.module is None or wrapper(clipped.module) != "unknown":
@@ -210,7 +217,7 @@ def _parallel(events: Sequence[tuple[Trace, Clipped]]) -> bool:
 def _has_plain_parts(
     program: Program, events: Sequence[tuple[Trace, Clipped]], over: Sequence[Value]
 ) -> bool:
-    """Whether some parameters of a model are no shards: it was told to leave them, or they came in after the sharding."""
+    """Whether some parameters of a model are no shards: it is to leave them, or they came in after the sharding."""
     if ignores_some(program, over):
         return True
     models = {unwrapped(one) for model in over for one in options(model)}

@@ -15,6 +15,7 @@ from fsdp2lint.api import (
     Either,
     Event,
     Layout,
+    Literal,
     Operated,
     Optimizer,
     Parameters,
@@ -136,8 +137,8 @@ def _computed_from(trace: Trace, given: Iterable[Value]) -> dict[Value, None]:
     waiting = list(given)
     while waiting:
         value = waiting.pop()
-        if value in found or _leaf(_bare(trace, value)) is not None:
-            continue
+        if value in found or isinstance(value, Literal) or _leaf(_bare(trace, value)) is not None:
+            continue  # calls that give back the same constant have nothing in common
         found[value] = None
         made = _made(trace).get(value)
         if made is not None:
@@ -146,8 +147,8 @@ def _computed_from(trace: Trace, given: Iterable[Value]) -> dict[Value, None]:
             waiting += options(value)
         elif isinstance(value, Container):
             waiting += (one for _, one in trace.memory.entries(value))
-        elif isinstance(value, Part) and isinstance(value.key, tuple):
-            waiting += (value.owner, *(one for one in value.key if isinstance(one, Value)))
+        elif isinstance(value, Part) and value.operation:
+            waiting += value.made_of
     return found
 
 
@@ -179,8 +180,9 @@ def _operands(event: Called | Operated) -> list[tuple[str | int, Value]]:
 def _each(trace: Trace, operand: Value) -> Iterator[Value]:
     """What an operand can be, or the entries of a list."""
     for one in options(operand):
-        if isinstance(one, Container):
-            for _, entry in trace.memory.entries(one):
+        held = one.owner if isinstance(one, Part) and one.operation == "[]" else one
+        if isinstance(held, Container):
+            for _, entry in trace.memory.entries(held):
                 yield from (_bare(trace, each) for each in options(entry))
         else:
             yield _bare(trace, one)

@@ -68,16 +68,13 @@ def of_shards_and_whole() -> Build:
 
 
 def _of_shards_and_whole(name: str, named: Naming) -> Iterator[str]:
-    norm, dtensor = named("torch.nn.utils.get_total_norm"), named(DTENSOR)
+    dtensor = named(DTENSOR)
     yield f"def {name}(model, max_norm, norm_type=2.0):"
     yield '    """Clip the gradients of sharded and of ignored parameters by one norm."""'
     yield from _gradients()
     yield f"    sharded = [g for g in grads if isinstance(g, {dtensor})]"
     yield f"    whole = [g for g in grads if not isinstance(g, {dtensor})]"
-    yield f"    norms = [{norm}(some, norm_type) for some in (sharded, whole) if some]"
-    yield f"    norms = [n.full_tensor() if isinstance(n, {dtensor}) else n for n in norms]"
-    yield f"    norm = {norm}(norms, norm_type)"
-    yield from _scaled(named)
+    yield from _one_norm(named, "(sharded, whole) if some")
 
 
 def of_meshes() -> Build:
@@ -89,14 +86,18 @@ def of_meshes() -> Build:
 
 
 def _of_meshes(name: str, named: Naming) -> Iterator[str]:
-    norm, dtensor = named("torch.nn.utils.get_total_norm"), named(DTENSOR)
     yield f"def {name}(model, max_norm, norm_type=2.0):"
     yield '    """Clip the gradients by one norm over all ranks, whatever meshes they are spread over."""'
     yield from _gradients()
     yield "    by_mesh = {}"
     yield "    for grad in grads:"
     yield '        by_mesh.setdefault(getattr(grad, "device_mesh", None), []).append(grad)'
-    yield f"    norms = [{norm}(some, norm_type) for some in by_mesh.values()]"
+    yield from _one_norm(named, "by_mesh.values()")
+
+
+def _one_norm(named: Naming, parts: str) -> Iterator[str]:
+    norm, dtensor = named("torch.nn.utils.get_total_norm"), named(DTENSOR)
+    yield f"    norms = [{norm}(some, norm_type) for some in {parts}]"
     yield f"    norms = [n.full_tensor() if isinstance(n, {dtensor}) else n for n in norms]"
     yield f"    norm = {norm}(norms, norm_type)"
     yield from _scaled(named)

@@ -32,7 +32,7 @@ from fsdp2lint.api import (
 )
 
 from .._common.names import class_of, external
-from .._common.origins import definitions, returned
+from .._common.origins import class_named, returned, uses_of
 from .site import Construction
 
 _DICT = "torch.nn.ModuleDict"
@@ -67,8 +67,8 @@ class _Inside:
 
 def blocks_of(site: Construction, classes: tuple[cst.BaseExpression, ...]) -> Blocks | None:
     """The lists that hold all modules of some classes in the model of a call, in every run."""
-    named = [_class(site.program, site.source, one) for one in classes]
-    wanted = [one for one in named if one is not None]
+    named = [class_named(site.program, site.source, one) for one in classes]
+    wanted = [one[1] for one in named if one is not None]
     if not site.events or not wanted or len(wanted) < len(named):
         return None
     found: set[tuple[str, ...]] = set()
@@ -85,7 +85,7 @@ def blocks_of(site: Construction, classes: tuple[cst.BaseExpression, ...]) -> Bl
 
 
 def blocks_named(site: Construction, function: cst.Lambda) -> Blocks | None:
-    """The list that a function names, if it asks only whether a module is in it: ``lambda m: m in model.blocks``.
+    """The list that a function names, if it asks only whether a module is in it: ``lambda m: m in list(model.blocks)``.
 
     Or the method that gives it: ``lambda m: m in model.wrapped_blocks()``.
     """
@@ -95,13 +95,16 @@ def blocks_named(site: Construction, function: cst.Lambda) -> Blocks | None:
     target, model = body.comparisons[0], f"{dotted(site.module)}."
     if not isinstance(target.operator, cst.In) or dotted(body.left) != param:
         return None
-    if isinstance(target.comparator, cst.Call) and not target.comparator.args:
-        method = dotted(target.comparator.func)
+    named = target.comparator
+    if isinstance(named, cst.Call) and dotted(named.func) in ("list", "tuple", "set"):
+        named = named.args[0].value if len(named.args) == 1 else named
+    if isinstance(named, cst.Call) and not named.args:
+        method = dotted(named.func)
         given = _given_by(site.program, method.rpartition(".")[2])
         if not method.startswith(model) or not given:
             return None
         return Blocks((f".{method.removeprefix(model)}()",), _named((given[0],)).names)
-    path = dotted(target.comparator)
+    path = dotted(named)
     return _named((f".{path.removeprefix(model)}",)) if path.startswith(model) else None
 
 
@@ -277,27 +280,9 @@ _BUFFERS = re.compile(r"\bregister_buffer\(|\bBuffer\(")
 _WITH_STATISTICS = re.compile(r"BatchNorm|InstanceNorm|\.quantization\.|\.ao\.")
 
 
-def _class(program: Program, source: Source, node: cst.BaseExpression) -> cst.ClassDef | None:
-    """The class of the project that a name stands for."""
-    found = []
-    if isinstance(node, cst.Name):
-        found = list(definitions(program, source, node.value, source.tree))
-    only = found[0][1] if len(found) == 1 else None
-    return only if isinstance(only, cst.ClassDef) else None
-
-
 def _is_built_there(program: Program, cls: cst.ClassDef, born: set[cst.CSTNode]) -> bool:
     """Whether the program calls a class by its name only for those modules, and derives no other from it."""
-    name = cls.name.value
-    for source in program.sources:
-        for node in walk(source.tree) if name in source.text else ():
-            if isinstance(node, cst.Call) and dotted(node.func).rpartition(".")[2] == name:
-                if node not in born:
-                    return False
-            bases = node.bases if isinstance(node, cst.ClassDef) else ()
-            if any(dotted(base.value).rpartition(".")[2] == name for base in bases):
-                return False
-    return True
+    return all(use in born for use in uses_of(program, cls))
 
 
 def _lists(model: Value, inside: list[_Inside], wanted: list[cst.ClassDef]) -> Iterator[str]:

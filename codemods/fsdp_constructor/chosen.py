@@ -186,7 +186,7 @@ def _is_only_called(source: Source, name: cst.Name) -> bool:
 
 
 def is_idle_field(program: Program, name: str, written: int) -> bool:
-    """Whether nothing reads a field: its name stands behind a dot, or in quotes, only where it is written."""
+    """Whether nothing reads a field: its name is behind a dot, or in quotes, only where it is written."""
     word = re.compile(rf"\.{name}\b|[\"']{name}[\"']")
     read = sum(len(word.findall(source.text)) for source in program.sources)
     said = (

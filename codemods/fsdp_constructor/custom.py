@@ -11,16 +11,13 @@ from dataclasses import dataclass
 
 import libcst as cst
 
-from fsdp2lint.api import Layout, Names, Replace, Source, dotted, name_for, scope_of, walk
+from fsdp2lint.api import Layout, Replace, Source, dotted, walk
 
-from .._common.names import OFF
-from .._common.origins import definitions, meaning, origins, returned
+from .._common.origins import defined_by, meaning, origins, returned
 from .displays import entries_of
-from .dropped import WHY
-from .site import Construction
+from .site import NEEDLESS, Construction
 
-FSDP = "torch.distributed.fsdp."
-_DROPPED = {*WHY, "backward_prefetch", "device_id", "sync_module_states"}
+_DROPPED = {*NEEDLESS, "backward_prefetch", "device_id", "sync_module_states"}
 _TESTS = ("isinstance", "bool", "any", "all", "issubclass", "hasattr", "callable")
 _RESHARD = {"FULL_SHARD": "True", "SHARD_GRAD_OP": "False"}
 
@@ -38,7 +35,7 @@ def mapped(site: Construction, function: cst.BaseExpression) -> Mapped | str:
     if found is None:
         return "the function of its policy cannot be resolved"
     source, node = found
-    if source not in site.program.sources or not _is_only_this(site, source, node, function):
+    if source not in site.program.sources or not _is_only_this(site, node, function):
         return "the function of its policy is used elsewhere too"
     given = list(_given(site, source, node))
     if not all(one is not None and (_is_display(one) or is_yes_or_no(one)) for _, one in given):
@@ -65,17 +62,13 @@ def _definition(
         return site.source, function
     if not isinstance(function, cst.Name):
         return None
-    names = Names.of(site.source)
-    scope = names.owner(function.value, scope_of(site.layout.ancestors(function)))
-    found = list(definitions(site.program, site.source, function.value, scope or site.source.tree))
+    found = defined_by(site.program, site.source, function)
     if len(found) == 1 and isinstance(found[0][1], cst.FunctionDef):
         return found[0][0], found[0][1]
     return None
 
 
-def _is_only_this(
-    site: Construction, source: Source, node: cst.CSTNode, function: cst.BaseExpression
-) -> bool:
+def _is_only_this(site: Construction, node: cst.CSTNode, function: cst.BaseExpression) -> bool:
     """Whether nothing but the policy calls the function."""
     if not isinstance(node, cst.FunctionDef) or not isinstance(function, cst.Name):
         return True
@@ -160,18 +153,7 @@ def _arguments(site: Construction, source: Source, display: cst.Dict | cst.Call)
 def _argument(
     site: Construction, source: Source, name: str, value: cst.BaseExpression
 ) -> str | None:
-    if name == "sharding_strategy":
-        member = meaning(site.program, source, value).rpartition(".")[2]
-        kept = _RESHARD.get(member)
-        return None if kept is None else f'"reshard_after_forward": {kept}'
-    if name == "mixed_precision" and dotted(value) in OFF:
-        return f'"mp_policy": {_named(site, source, value, "MixedPrecisionPolicy")}()'
-    if name == "cpu_offload" and dotted(value) in OFF:
-        return f'"offload_policy": {_named(site, source, value, "OffloadPolicy")}()'
-    return None
-
-
-def _named(site: Construction, source: Source, node: cst.CSTNode, name: str) -> str:
-    found = name_for(source, node, FSDP + name)
-    site.edits += found.edits
-    return found.text
+    if name != "sharding_strategy":
+        return None
+    kept = _RESHARD.get(meaning(site.program, source, value).rpartition(".")[2])
+    return None if kept is None else f'"reshard_after_forward": {kept}'

@@ -23,11 +23,10 @@ from fsdp2lint.api import (
     Unimport,
     dotted,
     inventory,
-    scope_of,
     walk,
 )
 
-from .._common.origins import definitions, in_module, meaning
+from .._common.origins import defined_by, meaning
 
 FSDP1 = "torch.distributed.fsdp.FullyShardedDataParallel"
 STATES = frozenset({"state_dict", "load_state_dict"})
@@ -64,12 +63,7 @@ class Derived:
 
 def derived(program: Program, source: Source, func: cst.BaseExpression) -> Derived | None:
     """The class derived from FSDP1 that an expression names."""
-    found: list[tuple[Source, cst.CSTNode]] = []
-    if isinstance(func, cst.Name):
-        scope = Names.of(source).owner(func.value, scope_of(Layout.of(source).ancestors(func)))
-        found = list(definitions(program, source, func.value, scope or source.tree))
-    elif isinstance(func, cst.Attribute):
-        found = in_module(program, source, func)
+    found = defined_by(program, source, func)
     if len(found) != 1 or not isinstance(found[0][1], cst.ClassDef):
         return None
     return of_class(program, found[0][0], found[0][1])

@@ -25,7 +25,7 @@ from fsdp2lint.api import (
     walk,
 )
 
-from .._common.names import born, class_of, is_none, only_binding, value_of
+from .._common.names import born, class_of, is_none, named_once
 from .._common.origins import meaning, origins
 from .site import Argument, Construction
 
@@ -34,6 +34,8 @@ _GROUP = "torch.distributed.init_process_group"
 _DEVICE = "torch.device"
 _AVAILABLE = "torch.cuda.is_available"
 _PATH = re.compile(r"[\w.]+")
+_RANK = re.compile(r"^(?:\w+\.)*(?:\w+_)?rank$", re.IGNORECASE)
+"""What is called a rank is a number: `torch.device` of a number is an accelerator, or raises."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,7 @@ def device_of(site: Construction) -> Device:
     if argument is None:  # then FSDP1 itself wants an accelerator
         return Device(site.device) if site.device else CUDA
     argument = _unless_none(argument)
-    node = value_of(site.source, argument.value)
+    node = named_once(site.source, argument.value) or argument.value
     if isinstance(node, cst.IfExp) and (device := _of_choice(site, node)) is not None:
         return device
     kinds = list(_kinds(site.source, node))
@@ -151,10 +153,10 @@ def _follows_cuda(site: Construction, value: Value) -> bool:
 
 def _chooses_cuda(program: Program, source: Source, made: cst.Call) -> bool:
     """Whether ``torch.device("cuda" if torch.cuda.is_available() else "cpu")`` or its like makes it."""
-    first = value_of(source, made.args[0].value)
+    first = named_once(source, made.args[0].value) or made.args[0].value
     if not isinstance(first, cst.IfExp) or _kind_of(source, first.orelse) != "cpu":
         return False
-    test = value_of(source, first.test)
+    test = named_once(source, first.test) or first.test
     return isinstance(test, cst.Call) and meaning(program, source, test.func) == _AVAILABLE
 
 
@@ -166,7 +168,7 @@ def is_cpu(source: Source, node: cst.BaseExpression) -> bool:
 def _kinds_of(source: Source, node: cst.BaseExpression) -> set[str]:
     """The kinds that an expression can be; what nobody can say is ``?``."""
     if isinstance(node, cst.Call) and dotted(node.func) == _DEVICE and node.args:
-        first = value_of(source, node.args[0].value)
+        first = named_once(source, node.args[0].value) or node.args[0].value
         chosen = [first.body, first.orelse] if isinstance(first, cst.IfExp) else [first]
         return {_kind_of(source, one) for one in chosen}
     return {_kind_of(source, node)}
@@ -232,6 +234,8 @@ def _is_number(site: Construction, argument: Argument) -> bool:
     """Whether the argument is a number in every run, or is annotated so: an accelerator's."""
     values = [one for one in argument.values if not is_none(one)]
     if values and all(isinstance(one, Literal) and isinstance(one.value, int) for one in values):
+        return True
+    if _RANK.search(site.text(argument.value)):
         return True
     scope = site.scope
     if not isinstance(argument.value, cst.Name) or not isinstance(scope, cst.FunctionDef):
@@ -322,7 +326,6 @@ def _with_names(source: Source, node: cst.BaseExpression) -> Iterator[cst.CSTNod
     """The parts of an expression, and of what a name that ``torch.device`` is given is bound to."""
     yield from walk(node)
     if isinstance(node, cst.Call) and len(node.args) == 1:
-        name = node.args[0].value
-        made = only_binding(source, name) if isinstance(name, cst.Name) else None
+        made = named_once(source, node.args[0].value)
         if made is not None and dotted(node.func) == _DEVICE:
-            yield from walk(made.value)
+            yield from walk(made)

@@ -9,6 +9,7 @@ import libcst as cst
 
 from fsdp2lint.api import Layout, Names, Program, Source, Trace, Wrapping, dotted, scope_of, walk
 
+from .._common.names import named_once
 from .._common.origins import Origin, callee, origins, returned
 
 Place = cst.Assign | cst.Expr | cst.StarredDictElement | cst.Arg
@@ -79,7 +80,7 @@ def _same_scope(source: Source, node: cst.BaseExpression, one: Origin) -> bool:
 def _given(name: str, source: Source, events: Events, out: int) -> list[tuple[Origin, Events]]:
     """What the calls that led to the events give for a parameter of the function that they are in, and which led to what.
 
-    Where some run calls the function, its lives without a caller in sight do not count.
+    Where some run calls the function, its lives without a resolved caller do not count.
     """
     found: dict[cst.CSTNode | None, tuple[Origin, list[tuple[Trace, Wrapping]]]] = {}
     for trace, event in events:
@@ -121,7 +122,7 @@ def given_by_callers(program: Program, source: Source, node: cst.BaseExpression)
     names = [one.name.value for one in params]
     if node.value not in names or len(Names.of(source).bindings[function][node.value]) != 1:
         return []
-    calls = _calls_of(program, source, function)
+    calls = _calls_of(program, function)
     if scope_of(Layout.of(source).ancestors(function)) is not source.tree or not calls:
         return []
     default = params[names.index(node.value)].default
@@ -136,9 +137,7 @@ def given_by_callers(program: Program, source: Source, node: cst.BaseExpression)
     return found if all(one.node is not None for one in found) else []
 
 
-def _calls_of(
-    program: Program, source: Source, function: cst.FunctionDef
-) -> list[tuple[Source, cst.Call]]:
+def _calls_of(program: Program, function: cst.FunctionDef) -> list[tuple[Source, cst.Call]]:
     """The calls of a function; none where it is also handed on, or something else has its name."""
     name, found = function.name.value, list[tuple[Source, cst.Call]]()
     for other in program.sources:
@@ -389,7 +388,7 @@ def additions_along(
     if not isinstance(node, cst.Name):
         return None
     call = call or Layout.of(source).parents.get(Layout.of(source).parents[node])
-    bound = _bound(source, node)
+    bound = named_once(source, node)
     if bound is None:
         return _added_by_callers(program, source, node, display, events, out)
     before = additions_along(program, source, bound, display, events, None, out)
@@ -402,21 +401,6 @@ def additions_along(
     if here and not _is_only_returned(source, statement, taken):
         return None
     return before + here
-
-
-def _bound(source: Source, node: cst.Name) -> cst.BaseExpression | None:
-    """What the one assignment of a name in a function gives it."""
-    layout, names = Layout.of(source), Names.of(source)
-    scope = scope_of(layout.ancestors(node))
-    bound = names.bindings.get(scope, {}).get(node.value, []) if scope is not None else []
-    if len(bound) != 1:
-        return None
-    if isinstance(bound[0], cst.AnnAssign):
-        return bound[0].value
-    assign = layout.parents[bound[0]]
-    if not isinstance(assign, cst.Assign) or not isinstance(_only_target(assign), cst.Name):
-        return None
-    return assign.value
 
 
 def _added_by_callers(
@@ -497,8 +481,7 @@ def writes_of(
 def is_read_by_key(program: Program, display: Origin, keys: Collection[str]) -> bool:
     """Whether the project takes one of these entries out of what the function around a dictionary gives."""
     layout = Layout.of(display.source)
-    around = layout.ancestors(display.node) if display.node is not None else ()
-    function = next((one for one in around if isinstance(one, cst.FunctionDef)), None)
+    function = None if display.node is None else layout.function(display.node)
     if function is None:
         return False
     for source in program.sources if function.name.value not in ("__init__", "__call__") else ():

@@ -24,21 +24,19 @@ from fsdp2lint.api import (
 )
 
 from .._common.names import external, is_none
-from .site import Argument, Construction
-
-WHY = {
-    "limit_all_gathers": "FSDP2 frees memory in stream order and needs no rate limiter",
-    "forward_prefetch": "only affects speed; `set_modules_to_forward_prefetch` does the same by hand",
-    "use_orig_params": "FSDP2 always shows the original parameters",
-}
+from .site import NEEDLESS, Argument, Construction
 
 
 def drop(site: Construction) -> None:
     """Account for the arguments that just go."""
-    for name, why in WHY.items():
+    for name, why in NEEDLESS.items():
         argument = site.arguments.get(name)
-        if argument is not None:
+        if argument is not None and not argument.through:
             site.account(argument.node, "dropped", _flat(argument) or why)
+    through = [one for one in site.arguments.values() if one.through]
+    if through:
+        names = " and ".join(f"`{one.name}`" for one in through)
+        site.account(through[0].node, "dropped", f"FSDP2 needs no {names}: taken out before")
     argument = site.arguments.get("backward_prefetch")
     if argument is not None:
         site.account(argument.node, "dropped", _prefetch(argument))
@@ -82,7 +80,8 @@ def _ends(text: str) -> bool:
 
 def of_records(site: Construction) -> None:
     """Say what became of dictionaries of objects, whose fields the call asks for; one nothing else reads goes."""
-    said = {account.node for account in site.accounts}
+    through = {one.node for one in site.arguments.values() if one.through}
+    said = {account.node for account in site.accounts} - through
     for arg in site.call.args if isinstance(site.call, cst.Call) else ():
         if arg.star == "**" and arg in said:
             site.account(arg, "changed", "the object is asked for each of its fields")
@@ -125,7 +124,6 @@ def _handed_on(program: Program, source: Source, name: str) -> bool:
         for one in Names.of(other).imports if other is not source else ():
             target, level = one.without_dots
             module, _, last = target.rpartition(".")
-            path = program.project.resolve(module, level, other) if last == name else None
-            if path and program.project.source(path) is source:
+            if last == name and program.project.module_named(module, level, other) is source:
                 return True
     return False

@@ -44,7 +44,7 @@ def _given_to_others(program: Program) -> set[cst.CSTNode]:
 
 
 def _given_away(trace: Trace) -> Iterator[Value]:
-    """The values that other calls than FSDP1's get, and those that go out of sight."""
+    """The values that other calls than FSDP1's get, and those that escape."""
     for called in trace.of(Called):
         if called.name not in _HARMLESS and not _is_for_fsdp1(called):
             for value in (*called.arguments, *called.keywords.values()):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from .._common.shared import Build, Naming
 
 FSDP = "torch.distributed.fsdp."
@@ -54,12 +56,12 @@ def children_first(name: str, named: Naming) -> str:
 
 def taken(device: str) -> str:
     """The parameter of a function that makes a mesh, where only the run knows the kind of device."""
-    return "" if device.startswith('"') else ", device_type"
+    return "" if inside(device) == device else ", device_type"
 
 
 def inside(device: str) -> str:
     """The expression for the kind of device inside such a function."""
-    return device if device.startswith('"') else "device_type"
+    return device if re.fullmatch(r'"\w+"', device) else "device_type"
 
 
 def pair_helper(device: str) -> Build:

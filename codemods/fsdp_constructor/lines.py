@@ -129,7 +129,7 @@ def _items(text: str) -> list[str]:
 
 
 def reindented(text: str) -> str:
-    """An expression of several lines as it stands where its last line is not indented."""
+    """An expression of several lines as it is where its last line is not indented."""
     last = text.rpartition("\n")[2]
     margin = " " * (len(last) - len(last.lstrip()))
     return text.replace("\n" + margin, "\n")

@@ -22,7 +22,7 @@ from fsdp2lint.api import (
     dotted,
 )
 
-from .._common.names import born, class_of, external, is_none, only_binding
+from .._common.names import born, class_of, external, is_none, named_once
 from .._common.origins import Origin, meaning
 from .blocks import Blocks, blocks_named, blocks_of
 from .custom import Mapped, is_yes_or_no, mapped
@@ -159,14 +159,10 @@ def callable_(value: Value) -> bool:
 def _written(site: Construction, node: cst.BaseExpression) -> Chosen | None:
     """The test for a policy that is written at the call, or bound once to a local name."""
     if isinstance(node, cst.Name):
-        made = only_binding(site.source, node)
-        if made is None or not isinstance(made.value, cst.Call):
-            return None
-        found = _written(site, made.value)
-        if found is not None:
-            site.account(
-                made.value, "changed", "wrap policy replaced by a loop over the same modules"
-            )
+        made = named_once(site.source, node)
+        found = _written(site, made) if isinstance(made, cst.Call) else None
+        if made is not None and found is not None:
+            site.account(made, "changed", "wrap policy replaced by a loop over the same modules")
         return found
     if isinstance(node, cst.IfExp):
         return _on_condition(site, node)
@@ -246,7 +242,7 @@ def _each_class(classes: cst.BaseExpression) -> tuple[cst.BaseExpression, ...]:
 
 
 def classes_text(source: Source, classes: cst.BaseExpression, *, alone: bool) -> str:
-    """The second argument of ``isinstance`` for a collection of classes; ``alone`` one class may stand bare."""
+    """The second argument of ``isinstance`` for a collection of classes; ``alone`` one class may be bare."""
     text = source.text
     layout = Layout.of(source)
     if isinstance(classes, cst.Set | cst.List | cst.Tuple) and not any(
@@ -263,7 +259,7 @@ def classes_text(source: Source, classes: cst.BaseExpression, *, alone: bool) ->
 
 
 def _by_function(site: Construction, function: cst.BaseExpression, custom: bool) -> Chosen | None:
-    if custom and not _says_yes_or_no(site, function):
+    if custom and not _says_yes_or_no(function):
         return None
     if isinstance(function, cst.Lambda):
         params = function.params.params
@@ -311,7 +307,7 @@ def _read(node: cst.CSTNode) -> Iterator[cst.Name]:
             yield from _read(child)
 
 
-def _says_yes_or_no(site: Construction, function: cst.BaseExpression) -> bool:
+def _says_yes_or_no(function: cst.BaseExpression) -> bool:
     """Whether the function of a ``CustomPolicy`` surely returns no dictionary."""
     return isinstance(function, cst.Lambda) and is_yes_or_no(function.body)
 

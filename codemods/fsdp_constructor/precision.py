@@ -9,7 +9,7 @@ norms in fp32, as units of their own.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from textwrap import indent
 from typing import Literal
@@ -30,7 +30,7 @@ from fsdp2lint.api import (
     walk,
 )
 
-from .._common.names import OFF, born, class_of, is_off, only_binding, uses
+from .._common.names import OFF, born, class_of, is_off, named_once
 from .._common.origins import Origin, meaning, origins
 from .._common.shared import Helpers
 from .blocks import has_no_batch_norms, has_no_buffers
@@ -38,7 +38,7 @@ from .chosen import held_by
 from .given import only_feeds_fsdp1
 from .helpers import precision_helper
 from .lines import reindented
-from .plan import Plan
+from .pieces import Pieces
 from .site import Argument, Construction, sources_of
 
 OLD = "torch.distributed.fsdp.MixedPrecision"
@@ -95,13 +95,15 @@ class Precision:
     buffers: str
     """The dtype of buffers, an expression in which ``{policy}`` is the policy; or empty."""
     guard: str
-    """The condition under which there is such a dtype, if that is known at run time only."""
+    """The condition under which there is such a dtype, or any policy, if that is known at run time only."""
     inner_casts: str
     """``cast_forward_inputs`` of the units below the root."""
     test: str = ""
     """The condition under which ``text`` is the policy; else there is none."""
     run_time: str = ""
     """The function that makes the policy of settings known at run time; then ``text`` are the settings."""
+    low: bool = True
+    """Whether parameters may be cast: where none ever are, a batch norm needs no policy of its own."""
 
 
 Units = Literal["", "by policy", "while built"]
@@ -109,21 +111,21 @@ Units = Literal["", "by policy", "while built"]
 
 
 def precision(
-    site: Construction, plan: Plan, helpers: Helpers, *, units: Units, inner: bool, below: bool
+    site: Construction, pieces: Pieces, helpers: Helpers, *, units: Units, inner: bool, below: bool
 ) -> str:
     """Plan the policies; why it cannot be done, if so.
 
     ``units`` are the submodules that are sharded with it, ``inner`` says whether the module is a part of another
     that is sharded too, ``below`` whether some of several modules are.
     """
-    found = precision_of(site, plan, helpers)
+    found = precision_of(site, pieces, helpers)
     if isinstance(found, Precision):
-        place(site, plan, found, units=units, inner=inner, below=below)
+        place(site, pieces, found, units=units, inner=inner, below=below)
     return found if isinstance(found, str) else ""
 
 
-def precision_of(site: Construction, plan: Plan, helpers: Helpers) -> Precision | str | None:
-    """What the argument comes to; why it cannot be told, or None where there is none."""
+def precision_of(site: Construction, pieces: Pieces, helpers: Helpers) -> Precision | str | None:
+    """What the argument comes to; why it is not known, or None where there is none."""
     argument = site.arguments.get("mixed_precision")
     if argument is None:
         return None
@@ -134,7 +136,7 @@ def precision_of(site: Construction, plan: Plan, helpers: Helpers) -> Precision 
     if isinstance(found, str):
         return found
     if found is None:
-        found = _at_run_time(site, plan, helpers, argument)
+        found = _at_run_time(site, pieces, helpers, argument)
     why = "inputs are cast at the root only, as FSDP1 does"
     if found.inner_casts == "True" and not found.run_time:
         why = "one policy for the model and its units, as under FSDP1"
@@ -146,19 +148,20 @@ def precision_of(site: Construction, plan: Plan, helpers: Helpers) -> Precision 
 
 
 def place(
-    site: Construction, plan: Plan, found: Precision, *, units: Units, inner: bool, below: bool
+    site: Construction, pieces: Pieces, found: Precision, *, units: Units, inner: bool, below: bool
 ) -> None:
     """Plan the policies of the calls, and the casts that FSDP1 made beside them."""
-    classes = _ignored(site) if units == "by policy" else ""
+    cast = found.low or found.buffers
+    classes = _ignored(site) if units == "by policy" and cast else ""
     text = found.text
     if found.run_time:
-        plan.root["mp_policy"] = f"{found.run_time}({text}, is_root={not inner})"
-        plan.inner["mp_policy"] = f"{found.run_time}({text}, is_root=False)"
-        low = f"{plan.root['mp_policy']}.param_dtype"
+        pieces.root["mp_policy"] = f"{found.run_time}({text}, is_root={not inner})"
+        pieces.inner["mp_policy"] = f"{found.run_time}({text}, is_root=False)"
+        low = f"{pieces.root['mp_policy']}.param_dtype"
     else:
         if (units or "{policy}" in found.buffers) and not re.fullmatch(r"[\w.]+", text):
             name = site.free("mp_policy", "precision")
-            plan.before += _bound(site, name, found)
+            pieces.before += _bound(site, name, found)
             text = name
         elif found.test:
             text = f"{text} if {found.test} else {site.name(NEW)}()"
@@ -166,20 +169,20 @@ def place(
         if found.inner_casts != "True" and (units or below):
             replaced = site.name("dataclasses.replace")
             inside = f"{replaced}({text}, cast_forward_inputs={found.inner_casts})"
-        plan.root["mp_policy"] = inside if inner else text
-        plan.inner["mp_policy"] = inside
+        pieces.root["mp_policy"] = inside if inner else text
+        pieces.inner["mp_policy"] = inside
         low = f"{text}.param_dtype"
     if found.buffers:
-        late = plan.after if plan.prepare else plan.before
+        late = pieces.after if pieces.prepare else pieces.before
         late += _cast_buffers(site, found, text, classes)
-    if classes:
+    if classes and found.low:
         own = f"{site.name(NEW)}(param_dtype={site.name('torch.float32')}, output_dtype={low})"
         argument = site.arguments.get("mixed_precision")  # a dictionary may hold one, or none
-        may_be_none = (
-            bool(found.test) or argument is None or any(is_off(v) for v in argument.values)
+        may_be_none = bool(found.test or found.guard) or (
+            argument is None or any(is_off(v) for v in argument.values)
         )
         given = text if found.run_time else f"{text}.param_dtype"
-        plan.first.append((classes, {"mp_policy": own}, given if may_be_none else ""))
+        pieces.first.append((classes, {"mp_policy": own}, given if may_be_none else ""))
 
 
 def _bound(site: Construction, name: str, found: Precision) -> list[str]:
@@ -255,7 +258,8 @@ def _written(site: Construction, argument: Argument) -> Precision | str | None:
         return why
     site.account(node.func, "changed", "`MixedPrecisionPolicy` is its counterpart")
     buffers = settings.text("buffer_dtype").replace("None", "")
-    return Precision(settings.policy(site.name(NEW)), buffers, test, settings.inner_casts, test)
+    policy, low = settings.policy(site.name(NEW)), settings.text("param_dtype") != "None"
+    return Precision(policy, buffers, test, settings.inner_casts, test, low=low)
 
 
 def _is_settings(site: Construction, call: cst.Call) -> bool:
@@ -297,7 +301,8 @@ def _converted(site: Construction, argument: Argument) -> Precision | str | None
     maybe = bool(nothing)
     buffers = _common_buffers(site, argument, made, maybe)
     # without a `param_dtype` nothing is cast, whatever the policy says
-    casts = {one.inner_casts for one in made if one.text("param_dtype") != "None"} or {"True"}
+    low = [one for one in made if one.text("param_dtype") != "None"]
+    casts = {one.inner_casts for one in low} or {"True"}
     reads = _reads(site.program, made)
     if buffers is None or len(casts) != 1 or reads is None:
         return None
@@ -308,19 +313,32 @@ def _converted(site: Construction, argument: Argument) -> Precision | str | None
     text = site.text(argument.value)
     by_policy = not buffers or "{policy}" in buffers
     if nothing and not (by_policy and _become_default(site, argument, nothing)):
-        text = _or_default(site, argument.value)
-    guard = buffers if "{policy}" in buffers else _where_given(site, argument.value)
-    return Precision(text, buffers, guard if maybe else "", casts.pop())
+        text = _or_default(site, argument.value, nothing)
+    guard = buffers if "{policy}" in buffers else _where_given(site, argument.value, nothing)
+    return Precision(text, buffers, guard if maybe else "", casts.pop(), low=bool(low))
 
 
-def _where_given(site: Construction, node: cst.BaseExpression) -> str:
+def _where_given(site: Construction, node: cst.BaseExpression, nothing: Sequence[Origin]) -> str:
     """The condition under which settings are not None: the test of a choice between them and None."""
-    if isinstance(node, cst.IfExp) and dotted(node.orelse) == "None":
-        return site.text(node.test)
-    if isinstance(node, cst.IfExp) and dotted(node.body) == "None":
-        test = site.text(node.test)
-        return f"not ({test})" if " " in test else f"not {test}"
-    return site.text(node)
+    if not isinstance(node, cst.IfExp):
+        return site.text(node)
+    given, test = node.body, site.text(node.test)
+    if dotted(node.body) == "None":
+        given, test = node.orelse, f"not ({test})" if " " in test else f"not {test}"
+    elif dotted(node.orelse) != "None":
+        return site.text(node)
+    if not _are_sides(node, nothing):
+        return (
+            f"({test}) and {site.text(given)}"
+            if " or " in test
+            else f"{test} and {site.text(given)}"
+        )
+    return test
+
+
+def _are_sides(choice: cst.IfExp, nothing: Sequence[Origin]) -> bool:
+    """Whether each None is written in the choice itself, and none comes from what it chooses."""
+    return all(one.node is choice.body or one.node is choice.orelse for one in nothing)
 
 
 def _reads(
@@ -400,7 +418,7 @@ def _become_default(site: Construction, argument: Argument, nothing: list[Origin
     return True
 
 
-def _or_default(site: Construction, node: cst.BaseExpression) -> str:
+def _or_default(site: Construction, node: cst.BaseExpression, nothing: Sequence[Origin]) -> str:
     """The text of settings that may be None, with the policy that does nothing in its place."""
     default = f"{site.name(NEW)}()"
     if not isinstance(node, cst.IfExp) or node.lpar:
@@ -408,7 +426,7 @@ def _or_default(site: Construction, node: cst.BaseExpression) -> str:
     sides = [
         default if dotted(one) == "None" else site.text(one) for one in (node.body, node.orelse)
     ]
-    if default not in sides:
+    if not _are_sides(node, nothing):
         return f"({site.text(node)}) or {default}"
     return f"{sides[0]} if {site.text(node.test)} else {sides[1]}"
 
@@ -430,8 +448,7 @@ def _common_buffers(
     if not said and text.startswith("torch."):
         return text
     node = argument.value
-    local = isinstance(node, cst.Name) and only_binding(site.source, node) is not None
-    if len(made) == 1 and local and not maybe:
+    if len(made) == 1 and named_once(site.source, node) is not None and not maybe:
         return text
     return "" if has_no_buffers(site) else None
 
@@ -467,12 +484,14 @@ def _on_one_line(one: Settings, named: str) -> str:
     return said if layout.place(start)[1] + len(said) <= 88 else ""
 
 
-def _at_run_time(site: Construction, plan: Plan, helpers: Helpers, argument: Argument) -> Precision:
+def _at_run_time(
+    site: Construction, pieces: Pieces, helpers: Helpers, argument: Argument
+) -> Precision:
     """Settings that only the run knows: a small function makes policies of them."""
     text = site.text(argument.value)
     if not re.fullmatch(r"[\w.]+", text):
         name = site.free("precision", "mp_settings")
-        plan.before.append(f"{name} = {site.flat(argument.value)}")
+        pieces.before.append(f"{name} = {site.flat(argument.value)}")
         text = name
     helper = helpers.add("precision_policy", precision_helper)
     buffers = f"{text}.buffer_dtype"
@@ -509,6 +528,3 @@ def quantized(program: Program) -> Iterator[Kept]:
         first = next((one for one in program.references(*PACKED) if one.source is source), None)
         if first is not None:
             yield Kept(source, first.node, PACKED_WHY)
-
-
-__all__ = ["Precision", "become_policy", "precision", "quantized", "settings_of", "uses"]

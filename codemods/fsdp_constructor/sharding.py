@@ -30,8 +30,8 @@ from fsdp2lint.api import (
     walk,
 )
 
-from .._common.names import function_scope, is_none, only_binding, uses
-from .._common.origins import Origin, meaning, own_values, table_of
+from .._common.names import function_scope, is_none, named_once, uses
+from .._common.origins import Origin, entries_of, meaning, own_values, table_of
 from .._common.shared import Helpers
 from .chosen import held_by
 from .devices import CUDA, Device, device_of
@@ -44,7 +44,7 @@ from .helpers import (
     strategy_helper,
     unsharded_helper,
 )
-from .plan import Plan
+from .pieces import Pieces
 from .site import FSDP1, Argument, Construction, Fate, sources_of
 
 MEMBERS = frozenset("FULL_SHARD SHARD_GRAD_OP NO_SHARD HYBRID_SHARD _HYBRID_SHARD_ZERO2".split())
@@ -52,10 +52,10 @@ HYBRID = frozenset({"HYBRID_SHARD", "_HYBRID_SHARD_ZERO2"})
 KEPT = frozenset({"SHARD_GRAD_OP", "_HYBRID_SHARD_ZERO2"})
 
 
-def sharding(site: Construction, plan: Plan, helpers: Helpers) -> str:
+def sharding(site: Construction, pieces: Pieces, helpers: Helpers) -> str:
     """Plan the mesh and what is kept after forward; why it cannot be done, if so."""
     device = device_of(site)
-    meshed = _given_mesh(site, plan, helpers, device)
+    meshed = _given_mesh(site, pieces, helpers, device)
     if meshed.startswith("!"):
         return meshed[1:]
     argument = site.arguments.get("sharding_strategy")
@@ -64,16 +64,16 @@ def sharding(site: Construction, plan: Plan, helpers: Helpers) -> str:
         members = frozenset(_ON_A_MESH.get(one, one) for one in members)
     if argument is not None and members is not None and len(members) == 1:
         (member,) = members
-        _one(site, plan, helpers, argument, member, device, bool(meshed))
+        _one(site, pieces, helpers, argument, member, device, bool(meshed))
     elif argument is not None:
-        _at_run_time(site, plan, helpers, argument, members or MEMBERS, device, bool(meshed))
-    if not _is_decided(device) and "mesh" not in plan.shared and plan.spread == plan.unmeshed:
+        _at_run_time(site, pieces, helpers, argument, members or MEMBERS, device, bool(meshed))
+    if not _is_decided(device) and "mesh" not in pieces.shared and pieces.spread == pieces.unmeshed:
         world = f"{site.name('torch.distributed.get_world_size')}()"
         mesh = f"{site.name(_MESH)}({device.text}, ({world},))"
-        if plan.own:  # one mesh, however many modules are sharded
-            plan.before.append(f'{plan.own}["mesh"] = {mesh}')
+        if pieces.own:  # one mesh, however many modules are sharded
+            pieces.before.append(f'{pieces.own}["mesh"] = {mesh}')
         else:
-            plan.shared["mesh"] = mesh
+            pieces.shared["mesh"] = mesh
     return ""
 
 
@@ -96,7 +96,7 @@ def _is_decided(device: Device) -> bool:
 
 def _one(
     site: Construction,
-    plan: Plan,
+    pieces: Pieces,
     helpers: Helpers,
     argument: Argument,
     member: str,
@@ -113,12 +113,12 @@ def _one(
         return
     said = []
     if member in KEPT:
-        plan.shared["reshard_after_forward"] = "False"
+        pieces.shared["reshard_after_forward"] = "False"
         said.append("`reshard_after_forward=False` keeps the parameters after forward")
     if member in HYBRID and not meshed:
         name = site.free("mesh", "device_mesh", "hsdp_mesh")
-        plan.before += hybrid_mesh(site.name, device.text, name)
-        plan.shared["mesh"] = name
+        pieces.before += hybrid_mesh(site.name, device.text, name)
+        pieces.shared["mesh"] = name
         said.append("the mesh has shards within a node and copies across nodes, as FSDP1 made it")
     elif member in HYBRID:
         said.append("the given mesh is (replicate, shard) in both")
@@ -126,10 +126,10 @@ def _one(
         name = site.free("mesh", "device_mesh", "replicate_mesh")
         if meshed:
             given = helpers.add("unsharded_mesh", unsharded_helper(device.text))
-            plan.before.append(f"{name} = {given}({plan.shared['mesh']}{_handed(device)})")
+            pieces.before.append(f"{name} = {given}({pieces.shared['mesh']}{_handed(device)})")
         else:
-            plan.before += replicated_mesh(site.name, device.text, name)
-        plan.shared["mesh"] = name
+            pieces.before += replicated_mesh(site.name, device.text, name)
+        pieces.shared["mesh"] = name
         said.append("on a mesh of shape (ranks, 1) nothing is sharded: every rank keeps all")
     site.account(argument.node, "changed", "; ".join(said))
     _settle(site, made, "changed", "; ".join(said))
@@ -144,7 +144,7 @@ def _settle(site: Construction, made: list[Origin], fate: Fate, why: str) -> Non
 
 def _at_run_time(
     site: Construction,
-    plan: Plan,
+    pieces: Pieces,
     helpers: Helpers,
     argument: Argument,
     members: frozenset[str],
@@ -156,19 +156,19 @@ def _at_run_time(
         text = resharding(site, argument)
         if "\n" in text or len(text) > 60:
             name = site.free("reshard_after_forward", "reshard")
-            plan.before.append(f"{name} = {text}")
+            pieces.before.append(f"{name} = {text}")
             text = name
-        plan.shared["reshard_after_forward"] = text
+        pieces.shared["reshard_after_forward"] = text
         why = "whether parameters are freed after forward, as a bool; at the root too"
         site.account(argument.node, "changed", why)
         return
     if members <= HYBRID and not meshed:
         name = site.free("mesh", "device_mesh", "hsdp_mesh")
-        plan.before += hybrid_mesh(site.name, device.text, name)
-        plan.shared["mesh"] = name
+        pieces.before += hybrid_mesh(site.name, device.text, name)
+        pieces.shared["mesh"] = name
         text = site.flat(argument.value)
         text = text if re.fullmatch(r"[\w.\[\]\"']+", text) else f"({text})"
-        plan.shared["reshard_after_forward"] = f"{text} is {site.name(STRATEGY)}.HYBRID_SHARD"
+        pieces.shared["reshard_after_forward"] = f"{text} is {site.name(STRATEGY)}.HYBRID_SHARD"
         why = (
             "a mesh with shards within a node and copies across nodes, as FSDP1 made it, and a bool"
         )
@@ -177,7 +177,7 @@ def _at_run_time(
     text = site.flat(argument.value)
     if any(one in text for one in (" if ", "\n", "{")):
         name = site.free("strategy", "sharding_strategy")
-        plan.before.append(f"{name} = {text}")
+        pieces.before.append(f"{name} = {text}")
         text = name
     shared = not meshed and "NO_SHARD" not in members and _gives_meshes(site, argument)
     unsharded = ""
@@ -186,8 +186,8 @@ def _at_run_time(
     whole = not _is_decided(device) and not (meshed and _is_surely_given(site))
     options = strategy_helper(members, device.text, meshed or shared, unsharded, whole)
     name = helpers.add("sharding_options", options)
-    given = f", {plan.shared.pop('mesh')}" if meshed else ", None" if shared else ""
-    plan.spread.append(f"{name}({text}{given}{_handed(device)})")
+    given = f", {pieces.shared.pop('mesh')}" if meshed else ", None" if shared else ""
+    pieces.spread.append(f"{name}({text}{given}{_handed(device)})")
     site.account(argument.node, "changed", "chosen at run time by `sharding_options()`")
 
 
@@ -247,7 +247,7 @@ def _offered(argument: Argument) -> frozenset[str] | None:
 # -- meshes -----------------------------------------------------------------------------------------------------
 
 
-def _given_mesh(site: Construction, plan: Plan, helpers: Helpers, device: Device) -> str:
+def _given_mesh(site: Construction, pieces: Pieces, helpers: Helpers, device: Device) -> str:
     """Plan the mesh that is given; ``!why`` when it cannot be done, else whether there is one."""
     mesh = site.arguments.get("device_mesh")
     if mesh is not None and all(is_none(v) for v in mesh.values) and mesh.values:
@@ -255,7 +255,7 @@ def _given_mesh(site: Construction, plan: Plan, helpers: Helpers, device: Device
         mesh = None
     if mesh is not None:
         _name_dimensions(site, mesh)
-        plan.shared["mesh"] = _named_inside(site, mesh) or site.text(mesh.value)
+        pieces.shared["mesh"] = _named_inside(site, mesh) or site.text(mesh.value)
         site.account(
             mesh.node, "changed", "the same mesh, under the name that fully_shard gives it"
         )
@@ -272,7 +272,7 @@ def _given_mesh(site: Construction, plan: Plan, helpers: Helpers, device: Device
         return "mesh" if mesh is not None else ""
     if mesh is not None:
         return "!it is given both a mesh and a process group"
-    return _grouped(site, plan, helpers, group, device)
+    return _grouped(site, pieces, helpers, group, device)
 
 
 def is_parameter(site: Construction, node: cst.BaseExpression, default: str = "") -> bool:
@@ -312,7 +312,7 @@ _DEFAULT = (
 
 
 def _grouped(
-    site: Construction, plan: Plan, helpers: Helpers, group: Argument, device: Device
+    site: Construction, pieces: Pieces, helpers: Helpers, group: Argument, device: Device
 ) -> str:
     for value in group.values:
         if isinstance(value, Literal) and value.value is not None:
@@ -330,23 +330,23 @@ def _grouped(
         unless = (
             f" if {text} is not None else None" if len(given_values) < len(group.values) else ""
         )
-        plan.before.append(f"{name} = {helper}({given}{_handed(device)}){unless}")
-        plan.shared["mesh"] = name
+        pieces.before.append(f"{name} = {helper}({given}{_handed(device)}){unless}")
+        pieces.shared["mesh"] = name
         site.account(group.node, "changed", "a mesh of the same groups: copies first, then shards")
         return "mesh"
-    text = plan.group or text
+    text = pieces.group or text
     maybe = not group.values or any(is_none(v) for v in group.values)
     maybe |= is_parameter(site, group.value, "None")
     if maybe and "(" in text:  # asked once
         asked, text = text, site.free("group", "process_group")
-        plan.before.append(f"{text} = {asked}")
+        pieces.before.append(f"{text} = {asked}")
     mesh = site.name("torch.distributed.device_mesh.DeviceMesh")
     made = f"{mesh}.from_group({text}, {device.text})"
     if maybe:
         made += f" if {text} is not None else None"
     name = site.free("mesh", "device_mesh")
-    plan.before.append(f"{name} = {made}")
-    plan.shared["mesh"] = name
+    pieces.before.append(f"{name} = {made}")
+    pieces.shared["mesh"] = name
     site.account(group.node, "changed", "a mesh over the same ranks")
     return "mesh"
 
@@ -380,11 +380,9 @@ def _named_inside(site: Construction, mesh: Argument) -> str:
 
 
 def mesh_call(site: Construction, mesh: Argument) -> cst.Call | None:
-    """The ``init_device_mesh(...)`` that makes a mesh, if it is in sight."""
+    """The ``init_device_mesh(...)`` that makes a mesh, if it is resolved."""
     node = mesh.written or mesh.value
-    if isinstance(node, cst.Name):
-        made = only_binding(site.source, node)
-        node = made.value if made is not None else node
+    node = named_once(site.source, node) or node
     is_made = isinstance(node, cst.Call) and dotted(node.func).endswith("init_device_mesh")
     return node if is_made and isinstance(node, cst.Call) else None
 
@@ -468,8 +466,7 @@ def _chooses(site: Construction, source: Source, node: cst.BaseExpression, found
         if asked and not default:
             return False  # `get` gives None for others
         return all(
-            isinstance(one, cst.DictElement) and _chooses(site, other, one.value, found)
-            for one in display.elements
+            one is not None and _chooses(site, other, one, found) for one in entries_of(display)
         ) and all(_chooses(site, source, one, found) for one in default)
     if isinstance(node, cst.Name) and source is site.source:
         return _is_local(site, node) and all(
@@ -551,7 +548,7 @@ def _is_property(source: Source, name: str) -> bool:
     return f"def {name}(" in source.text
 
 
-def _is_read_once(program: Program, source: Source, display: cst.Dict) -> bool:
+def _is_read_once(program: Program, source: Source, display: cst.CSTNode) -> bool:
     """Whether the name of a table is read at one place of the program."""
     assign = Layout.of(source).parents.get(display)
     target = assign.targets[0].target if isinstance(assign, cst.Assign) else None

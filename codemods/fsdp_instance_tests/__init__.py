@@ -131,7 +131,7 @@ def rewrite(program: Program) -> Iterator[Step | Left]:
 
 
 def _module(program: Program, source: Source, node: cst.BaseExpression) -> Step:
-    """The class of FSDP2 in place of FSDP1's; once, where both stand side by side."""
+    """The class of FSDP2 in place of FSDP1's; once, where both are side by side."""
     shorter = beside_fsdp2(program, source, node)
     if shorter is not None:
         once = (shorter, *unimports(program, source, FSDP1))

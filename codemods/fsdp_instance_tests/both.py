@@ -52,7 +52,7 @@ def both_classes(program: Program) -> Iterator[Step | Left]:
 
 
 def _is_beside(source: Source, node: cst.CSTNode) -> bool:
-    """Whether both classes stand in the same tuple, union or subscript."""
+    """Whether both classes are in the same tuple, union or subscript."""
     layout = Layout.of(source)
     around = layout.parents[node]
     while isinstance(around, cst.Element | cst.Index | cst.SubscriptElement):

@@ -23,11 +23,11 @@ from fsdp2lint.api import (
 from .._common.loop_classes import fsdp1_names
 from .._common.loop_models import FSDP1, FSDP_MODULE
 from .._common.loop_text import text_of
+from .._common.names import whose_type
 from .._common.shared import unimports
 
 NAME = "FullyShardedDataParallel"
 WHY = "fully_shard gives each module a class of its own: all derive from FSDPModule"
-_SAME = cst.Is | cst.Equal
 _OTHER = cst.IsNot | cst.NotEqual
 
 
@@ -155,12 +155,8 @@ def _named(node: cst.BaseExpression) -> cst.BaseExpression | None:
 
 def _whose_type(source: Source, node: cst.BaseExpression) -> str:
     """The text of ``x`` in ``type(x)`` and ``x.__class__``."""
-    if isinstance(node, cst.Call) and isinstance(node.func, cst.Name):
-        if node.func.value == "type" and len(node.args) == 1:
-            return text_of(source, node.args[0].value)
-    if isinstance(node, cst.Attribute) and node.attr.value == "__class__":
-        return text_of(source, node.value)
-    return ""
+    asked = whose_type(node)
+    return "" if asked is None else text_of(source, asked)
 
 
 def _several(node: cst.BaseExpression) -> Iterator[cst.BaseExpression]:

@@ -70,8 +70,8 @@ from fsdp2lint.api import (
     Wrapping,
     codemod,
     dotted,
+    is_no_instance,
     kinds,
-    told_apart,
     unseen_methods,
     walk,
 )
@@ -106,7 +106,7 @@ def rewrite(program: Program) -> Iterator[Step | Left]:
             yield Step((), (Account(site.source, site.node, "preserved", STAYS),))
             continue
         paused = [p for _, p in events if "fsdp1" in kinds(program, [p.module])]
-        if all(told_apart(one, one.module) for one in paused):
+        if all(is_no_instance(one, one.module) for one in paused):
             yield Step((), (Account(site.source, site.node, "preserved", _DDP),))
             continue
         if is_library(program):
@@ -129,7 +129,7 @@ def rewrite(program: Program) -> Iterator[Step | Left]:
             yield Step((), (Account(source, place, "preserved", STAYS),))
             continue
         called = program.derived(_asked).get(place, [])
-        if called and all(told_apart(c, c.receiver) for c in called if c.receiver is not None):
+        if called and all(is_no_instance(c, c.receiver) for c in called if c.receiver is not None):
             yield Step((), (Account(source, place, "preserved", _DDP),))
             continue
         rest.setdefault(source, []).append(place)

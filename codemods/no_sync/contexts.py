@@ -1,4 +1,4 @@
-"""A context manager of the script's own in place of `no_sync()`, where a switch cannot stand."""
+"""A helper context manager in place of `no_sync()`, where a switch is not possible."""
 
 from __future__ import annotations
 

@@ -16,6 +16,7 @@ from fsdp2lint.api import (
     Wrapping,
     options,
     paused_block,
+    wrappers_around,
 )
 
 Paused = tuple[Trace, SyncPaused]
@@ -63,9 +64,5 @@ def _wrappings(program: Program, trace: Trace, paused: SyncPaused) -> Iterator[W
 
 
 def _holds(paused: SyncPaused, wrapping: Wrapping) -> bool:
-    for one in options(paused.module):
-        while isinstance(one, Wrapped):
-            if one is wrapping.result:
-                return True
-            one = one.of
-    return False
+    around = (wrapper for one in options(paused.module) for wrapper in wrappers_around(one))
+    return any(one is wrapping.result for one in around)

@@ -27,7 +27,6 @@ from fsdp2lint.api import (
     Site,
     Source,
     Step,
-    Value,
     Wrap,
     name_for,
     rank_dependent,
@@ -83,7 +82,7 @@ def loads(program: Program) -> Iterator[Step | Left]:
             source, node, why = found
             yield Left(source, node, why, _TODO)
             continue
-        restored = [r for _, r in loads_of(program, found)]
+        restored = [r for _, r in loads_of(found)]
         if found.loads:
             field = field_given(found)
             if field is None:
@@ -414,12 +413,12 @@ def _by_turns(called: Called) -> Iterator[Guard]:
     """The guards that compare something that all ranks go through with the rank."""
     for guard in called.guards:
         test = guard.test
-        if not guard.taken or not isinstance(test, Part) or not isinstance(test.key, tuple):
+        if not guard.taken or not isinstance(test, Part) or test.operation != "==":
             continue
-        sides = [test.owner, *(one for one in test.key[1:] if isinstance(one, Value))]
+        sides = test.made_of
         ranked = [rank_dependent(one) for one in sides]
         plain = not any(isinstance(one, Literal) for one in sides)
-        if test.key[0] == "==" and len(sides) == 2 and plain and sum(ranked) == 1:
+        if len(sides) == 2 and plain and sum(ranked) == 1:
             yield guard
 
 

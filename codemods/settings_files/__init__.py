@@ -6,7 +6,8 @@ Writes `fsdp_version: 2` into YAML and JSON files that ask for FSDP1: accelerate
 Trainer (in a file of its own or among the training arguments) and axolotl's recipes. `fsdp_sharding_strategy` becomes
 `fsdp_reshard_after_forward`; a hybrid strategy of accelerate over several machines becomes its `parallelism_config`; keys
 that version 2 ignores or refuses go. Where a file says no state-dict type, the one that version 1 means is written.
-Comments, order, quotes and anchors stay, and files that say version 2 are left alone.
+Comments, order, quotes and anchors stay, and files that say version 2 are left alone. Where scripts prepare the model and its
+optimizer by two calls of a block, which version 2 of accelerate refuses, one call takes both; other such calls get a comment.
 
 In a file of LightningCLI, `FSDPStrategy` (or `fsdp`) becomes `ModelParallelStrategy` with the number of GPUs, and the LightningModule
 that it trains gets a `configure_model` that shards it: both change, or neither.
@@ -52,6 +53,7 @@ from collections.abc import Iterator
 
 from fsdp2lint.api import (
     PACKAGES,
+    Left,
     Program,
     Respelling,
     Step,
@@ -62,19 +64,25 @@ from fsdp2lint.api import (
     unread,
 )
 
+from .._common.prepared import prepared_together
 from .commands import in_commands
 from .lightning import as_respelling, of_the_cli
 
 
 @codemod(frameworks=True)
-def rewrite(program: Program) -> Iterator[Step | Respelling]:
+def rewrite(program: Program) -> Iterator[Step | Respelling | Left]:
     """Settings files and commands that ask for FSDP1."""
     yield from in_commands(program)
     yield from of_the_cli(program)
+    second = False
     for text in program.texts:
         asked = settings_of(text)
         if asked is None or asked.version == 2 or asked.framework == "Lightning":
             continue
         older = unread(PACKAGES.get(asked.framework, ""), program.options.limits)
         changes = settings_changes(text) if older is None else [settings_left(asked, *older)]
-        yield from (as_respelling(text, one) for one in changes)
+        made = [as_respelling(text, one) for one in changes]
+        yield from made
+        second |= asked.framework == "accelerate" and any(one.changes for one in made)
+    if second:
+        yield from prepared_together(program.sources)

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 import libcst as cst
 
 from fsdp2lint.api import (
+    NOT_RUN,
     Account,
     Called,
     Edit,
@@ -25,32 +26,33 @@ from fsdp2lint.api import (
     Unimport,
     Unwrap,
     Value,
+    argument,
     dotted,
+    is_no_instance,
     options,
     scope_of,
-    told_apart,
     unwrapped,
     walk,
 )
 
-from .._common.origins import only_asks
+from .._common.origins import meaning, only_asks
 from .._common.states_asked import (
     CONTEXT,
     FSDP1,
     LOCAL_CHANGED,
     LOCAL_TODO,
     LOCAL_WHY,
-    context_of,
+    contexts_of,
     is_local,
     no_module,
 )
-from .._common.states_text import argument, asks_already, function_of, unimports
+from .._common.states_text import asks_already, function_of, unimports
 from .._common.states_uses import is_bare
 
 _WHY = "the state-dict type is now passed to each call"
+_IDLE = "no state dict of the model is taken or loaded in it: it had no effect"
 _TODO = "say the kind at each call (StateDictOptions), then take the `with` away"
 
-_NOT_RUN = "no run that was followed comes here"
 _SHARDED_TODO = (
     "take the state with get_model_state_dict and write it with dcp.save on every rank; "
     "read it with dcp.load, then set_model_state_dict"
@@ -64,7 +66,7 @@ _HARMLESS = tuple(
     ".parameters .named_parameters .buffers .named_buffers .modules .named_modules .children .train"
     " .eval .save_pretrained .state_dict_type".split()
 )
-"""Methods in which no state dict is taken out of sight."""
+"""Methods in which unresolved code takes no state dict."""
 
 Entered = Sequence[tuple[Trace, Called]]
 
@@ -72,30 +74,58 @@ Entered = Sequence[tuple[Trace, Called]]
 def contexts(program: Program) -> Iterator[Step | Left]:
     """Each context in which nothing asks FSDP1 for a state any more."""
     yield from _unreached(program)
+    entered: dict[cst.CSTNode, Entered] = {}
     for events in program.sites(Called):
         mine = [(trace, called) for trace, called in events if called.name == CONTEXT]
-        if not mine:
-            continue
-        source, call = mine[0][1].at.source, mine[0][1].at.node
+        if mine:
+            entered[mine[0][1].at.node] = mine
+    made_by = {call: _maker(program, mine[0][1].at.source, call) for call, mine in entered.items()}
+    while entered:
+        call = next(iter(entered))
+        source, maker = entered[call][0][1].at.source, made_by[call]
+        same = [one for one in entered if maker is not None and _is_made_by(made_by[one], maker)]
+        calls = same or [call]
+        mine = [one for each in calls for one in entered.pop(each)]
         local = any(is_local(called) for _, called in mine)
         still = next((why for t, c in mine for why in _still_needed(t, c)), "")
-        still = still or _unseen(program, source, call)
+        still = still or next((why for one in calls if (why := _unseen(program, source, one))), "")
         if local and still:
-            yield Left(source, call, LOCAL_WHY, LOCAL_TODO)
+            yield from (Left(source, one, LOCAL_WHY, LOCAL_TODO) for one in calls)
             continue
-        edits, made = tuple(_away(source, call)), _maker(program, source, call)
-        if made is not None:
-            edits = tuple(_without_maker(program, *made))
+        edits = tuple(_away(source, call))
+        if maker is not None:
+            edits = tuple(_without_maker(program, *maker))
         if still or not edits:
-            yield Left(
-                source, call, still or "what it is part of is put together at run time", _TODO
-            )
+            why = still or "what it is part of is put together at run time"
+            yield from (Left(source, one, why, _TODO) for one in calls)
         else:
-            around = made[1] if made is not None else call
-            account = Account(source, around, "changed", LOCAL_CHANGED if local else _WHY)
+            around = maker[1] if maker is not None else call
+            why = LOCAL_CHANGED if local else _WHY
+            if local and all(_is_idle(trace, called) for trace, called in mine):
+                why = _IDLE
+            account = Account(source, around, "changed", why)
             touched = dict.fromkeys(edit.source for edit in edits)
             gone = (one for source in touched for one in unimports(program, source))
             yield Step((*edits, *gone), (account,))
+
+
+def _is_idle(trace: Trace, entered: Called) -> bool:
+    """Whether no state of a model is taken or loaded in a context, and FSDP1 is asked for none."""
+    for event in _inside(trace, entered):
+        if isinstance(event, StateDictTaken) and (
+            event.state.kind == "model"
+            or (_of_fsdp1(event.state.via) and event.state.via[0] != ".")
+        ):
+            return False
+        if isinstance(event, Restored) and event.kind == "model":
+            return False
+        if isinstance(event, Called) and event is not entered and _asks(entered, event):
+            return False
+    return True
+
+
+def _is_made_by(one: Maker | None, maker: Maker) -> bool:
+    return one is not None and one[1] is maker[1]
 
 
 def _unreached(program: Program) -> Iterator[Left]:
@@ -107,7 +137,7 @@ def _unreached(program: Program) -> Iterator[Left]:
         if isinstance(call, cst.Call) and call.func is reference.node and call not in entered:
             if isinstance(layout.parents[call], cst.WithItem):
                 sharded = "SHARDED_STATE_DICT" in source.code(call)
-                yield Left(source, call, _NOT_RUN, _SHARDED_TODO if sharded else _FULL_TODO)
+                yield Left(source, call, NOT_RUN, _SHARDED_TODO if sharded else _FULL_TODO)
 
 
 def _still_needed(trace: Trace, entered: Called) -> Iterator[str]:
@@ -122,7 +152,7 @@ def _still_needed(trace: Trace, entered: Called) -> Iterator[str]:
             ):
                 yield f"`{event.at.code}` in it takes the state dict by FSDP1 still"
         elif isinstance(event, Restored) and event.via == ".load_state_dict":
-            mine = not (told_apart(event, event.into) or is_bare(trace, event, event.into))
+            mine = not (is_no_instance(event, event.into) or is_bare(trace, event, event.into))
             if event.kind == "model" and mine:
                 yield f"`{event.at.code}` in it loads a state dict by FSDP1 still"
         elif (
@@ -147,7 +177,7 @@ def _is_asked_about(event: Event) -> bool:
 
 def _of_others(trace: Trace, taken: StateDictTaken, model: Value) -> bool:
     """Whether a state is only that of what is no module, or none that FSDP2 shards."""
-    return no_module(taken) or told_apart(taken, model) or is_bare(trace, taken, model)
+    return no_module(taken) or is_no_instance(taken, model) or is_bare(trace, taken, model)
 
 
 def _unseen(program: Program, source: Source, call: cst.CSTNode) -> str:
@@ -234,7 +264,7 @@ def _asks(entered: Called, called: Called) -> bool:
 
 
 def _inside(trace: Trace, entered: Called) -> Iterator[Event]:
-    return (e for e in trace if e.within and context_of(trace, e) is entered)
+    return (e for e in trace if e.within and entered in contexts_of(trace, e))
 
 
 def _of_fsdp1(via: str) -> bool:
@@ -266,32 +296,44 @@ def _away(source: Source, call: cst.CSTNode) -> Iterator[Edit]:
         yield from _kept_in_a_name(source, parent)
 
 
-Items = tuple[tuple[Source, cst.With, cst.WithItem], ...]
+Items = tuple[tuple[Source, cst.With | cst.Expr, cst.WithItem | None], ...]
+"""Where a context is entered: a ``with`` and its item, or the statement of ``stack.enter_context(…)``."""
+Maker = tuple[Source, cst.FunctionDef, Items]
 
 
-def _maker(
-    program: Program, source: Source, call: cst.CSTNode
-) -> tuple[Source, cst.FunctionDef, Items] | None:
-    """The function that only makes the context and gives it, with each ``with`` that enters what it gives."""
+def _maker(program: Program, source: Source, call: cst.CSTNode) -> Maker | None:
+    """The function that only makes the context and gives it, with each place that enters what it gives.
+
+    It may choose between two contexts: ``if self.sharded: return …`` and ``return …`` below it.
+    """
     layout = Layout.of(source)
     function = function_of(source, call)
     if not isinstance(function, cst.FunctionDef):
         return None
-    gives = _yields_inside(source, call) if function.decorators else layout.parents[call]
+    said = [dotted(one.decorator).rpartition(".")[2] for one in function.decorators]
+    said = [one for one in said if one not in ("staticmethod", "classmethod")]
+    gives = _yields_inside(source, call) if said else layout.parents[call]
     if not isinstance(gives, cst.Return | cst.With):
         return None
-    if not all(_only_prepares(line) for line in function.body.body[:-1]):
+    lines = [line for line in function.body.body if not _returns_one(program, source, line)]
+    if not isinstance(gives, cst.Return) or len(lines) == len(function.body.body):
+        lines = list(function.body.body[:-1])
+    if not all(_only_prepares(line) for line in lines):
         return None
     choice = function.body.body[-1]
     if isinstance(choice, cst.If) and isinstance(gives, cst.With):
         if not _yields_either_way(program, source, choice, gives):
             return None
-    elif layout.block(gives) is not function.body:
+    elif (isinstance(gives, cst.With) and layout.block(gives) is not function.body) or (
+        isinstance(gives, cst.Return) and not _returns_one(program, source, choice)
+    ):
         return None
-    said = [dotted(one.decorator).rpartition(".")[2] for one in function.decorators]
     if said != (["contextmanager"] if isinstance(gives, cst.With) else []):
         return None
-    name, items = function.name.value, list[tuple[Source, cst.With, cst.WithItem]]()
+    name, items = (
+        function.name.value,
+        list[tuple[Source, cst.With | cst.Expr, cst.WithItem | None]](),
+    )
     around = scope_of(layout.ancestors(function))
     cls = around if isinstance(around, cst.ClassDef) else None
     for other in program.sources:
@@ -314,11 +356,37 @@ def _maker(
             if isinstance(parent, cst.Attribute) and parent.attr is node:
                 parent = parents[parent]
             item = parents[parent] if isinstance(parent, cst.Call) else parent
+            if (stacked := _stacked(other, item)) is not None:
+                items.append((other, stacked, None))
+                continue
             holder = parents[item] if isinstance(item, cst.WithItem) and not item.asname else None
             if not isinstance(holder, cst.With) or not isinstance(item, cst.WithItem):
                 return None
             items.append((other, holder, item))
     return (source, function, tuple(items)) if items else None
+
+
+def _returns_one(program: Program, source: Source, line: cst.CSTNode) -> bool:
+    """Whether a statement returns a context, or a test of what the program knows chooses one to return."""
+    if isinstance(line, cst.If):
+        sides = [line.body, *([line.orelse.body] if isinstance(line.orelse, cst.Else) else [])]
+        plain = not isinstance(line.orelse, cst.If) and only_asks(program, source, line.test)
+        return plain and all(
+            len(one.body) == 1 and _returns_one(program, source, one.body[0]) for one in sides
+        )
+    small = line.body[0] if isinstance(line, cst.SimpleStatementLine) else line
+    value = small.value if isinstance(small, cst.Return) else None
+    return isinstance(value, cst.Call) and meaning(program, source, value.func) == CONTEXT
+
+
+def _stacked(source: Source, given: cst.CSTNode) -> cst.Expr | None:
+    """The statement ``stack.enter_context(given)``."""
+    parents = Layout.of(source).parents
+    call = parents[given] if isinstance(given, cst.Arg) else None
+    if not isinstance(call, cst.Call) or not dotted(call.func).endswith(".enter_context"):
+        return None
+    statement = parents[call]
+    return statement if isinstance(statement, cst.Expr) else None
 
 
 def _yields_inside(source: Source, call: cst.CSTNode) -> cst.With | None:
@@ -367,7 +435,10 @@ def _without_maker(
     """The function goes, and so do each ``with``, the imports of the function and that of its decorator."""
     yield Remove(source, function, comments="lone")
     for other, holder, item in items:
-        yield _without(other, holder, item)
+        if item is None or isinstance(holder, cst.Expr):
+            yield Remove(other, holder, comments="lone")
+        else:
+            yield _without(other, holder, item)
     for other in program.sources:
         for one in Names.of(other).imports:
             taken = other is not source and program.comes_from(

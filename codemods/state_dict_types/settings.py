@@ -96,12 +96,12 @@ def _depending(trace: Trace, setter: Called) -> Iterator[StateDictTaken | Restor
 
 
 def _same_without(kind: str, via: str) -> bool:
-    """Whether the model's own method means the same without being told: shards are what FSDP2 gives and takes."""
+    """Whether the model's own method means the same by default: shards are what FSDP2 gives and takes."""
     return kind == SHARDED and via == ".state_dict"
 
 
 def _asked_for(trace: Trace, setter: Called) -> bool:
-    """Whether a state dict of it is taken or put back afterwards in sight, or nothing can be out of sight."""
+    """Whether resolved code takes or puts back a state dict of it afterwards, or no unresolved code can."""
     model = setter.argument(0, "module")
     if model is None:
         return False
@@ -113,9 +113,9 @@ def _asked_for(trace: Trace, setter: Called) -> bool:
 
 
 def _decides(trace: Trace, setter: Called) -> bool:
-    """Whether a state dict of the kind that the run asks for is taken or put back in sight, where it asks itself.
+    """Whether a state dict of the kind that the run asks for is taken or put back by resolved code, where it asks itself.
 
-    What nobody takes in sight others take: such a setting is there for them.
+    What no resolved code takes others take: such a setting is there for them.
     """
     model = setter.argument(0, "module")
     taken = [(e, e.state.of) for e in trace.of(StateDictTaken)]
@@ -152,7 +152,7 @@ def _belongs(trace: Trace, of: Value, model: Value) -> bool:
 
 
 def _can_go(source: Source, statement: cst.CSTNode | None) -> bool:
-    """Whether a call stands alone, or what it returns is bound to a name that only another setter reads."""
+    """Whether a call is alone, or what it returns is bound to a name that only another setter reads."""
     if isinstance(statement, cst.Expr):
         return True
     if not isinstance(statement, cst.Assign) or len(statement.targets) != 1:

@@ -206,7 +206,7 @@ def _applied(program: Program) -> Iterator[tuple[Source, list[cst.Call]]]:
 
 
 def _is_gathered(source: Source, call: cst.Call) -> bool:
-    """Whether a call stands in a block of ``full_params`` already."""
+    """Whether a call is in a block of ``full_params`` already."""
     return any(
         isinstance(around, cst.With)
         and any(text_of(source, item.item).startswith("full_params") for item in around.items)

@@ -146,7 +146,7 @@ def _may_replace(value: Value) -> bool:
         return value.value is None
     if isinstance(value, Container):
         return False
-    return of_parameters(value) or not (isinstance(value, Part) and isinstance(value.key, tuple))
+    return of_parameters(value) or not (isinstance(value, Part) and value.operation)
 
 
 def _note_call(found: Uses, called: Called) -> None:

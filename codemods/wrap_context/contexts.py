@@ -34,10 +34,10 @@ from .._common.origins import meaning
 from .._common.shared import Helpers
 from ..fsdp_constructor.blocks import Blocks, units_below
 from ..fsdp_constructor.dropped import unimports
-from ..fsdp_constructor.plan import Plan
+from ..fsdp_constructor.pieces import Pieces
 from ..fsdp_constructor.policies import Chosen
 from ..fsdp_constructor.site import WRAP, Construction, arguments
-from ..fsdp_constructor.steps import TODO, Events, is_part, planned
+from ..fsdp_constructor.steps import TODO, Events, fill, is_part
 from ..fsdp_constructor.write import Writer, write
 
 ENABLE = "torch.distributed.fsdp.wrap.enable_wrap"
@@ -150,13 +150,13 @@ def _with_units(
         return (
             "it is not known where in the model the modules are that are wrapped while it is built"
         )
-    helpers, plan = Helpers.above(source, call), Plan()
+    helpers, pieces = Helpers.above(source, call), Pieces()
     site = Construction(program, source, call, events, call.args[0].value, found)
     units_policy = Chosen(lambda module: "", blocks=blocks)
-    policy = planned(site, plan, helpers, wrapped_before=units_policy)
+    policy = fill(site, pieces, helpers, wrapped_before=units_policy)
     if isinstance(policy, str):
         return policy
-    if why := write(site, plan, policy, helpers):
+    if why := write(site, pieces, policy, helpers):
         return why
     statement = Layout.of(source).parents[item]
     assert isinstance(statement, cst.With)
@@ -245,16 +245,16 @@ def _without(program: Program, item: cst.WithItem, calls: Sequence[Events]) -> S
         return Left(source, made, why, TODO.format(why=why))
     every = [one for events in calls for one in events]
     site = Construction(program, source, made, every, made, found)
-    plan = Plan()
-    policy = planned(site, plan, helpers)
+    pieces = Pieces()
+    policy = fill(site, pieces, helpers)
     if isinstance(policy, str):
         return Left(source, made, policy, TODO.format(why=policy))
     for call in twice:
         site.edits.append(Rewrite(source, call, _argument(call)))
         site.account(call, "dropped", "a wrapper around a wrapper holds no parameters")
     parts = {e[0][1].at.node: is_part(e) for e in calls if e[0][1].at.node in wraps}
-    writer = Writer(site, plan, policy, helpers)
-    if writer.needs_name() and plan.root != plan.inner and len(set(parts.values())) > 1:
+    writer = Writer(site, pieces, policy, helpers)
+    if writer.needs_name() and pieces.root != pieces.inner and len(set(parts.values())) > 1:
         why = "inputs are cast at the outermost module only"
         return Left(source, made, why, TODO.format(why=why))
     return _step(site, item, wraps, parts, writer)

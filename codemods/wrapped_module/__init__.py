@@ -33,6 +33,7 @@ Code that puts another module into the wrapper, or deletes the one inside.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -68,6 +69,8 @@ from .unwrapping import without_branch
 INNER = ("module", "_fsdp_wrapped_module")
 _CONTEXTS = (f"{FSDP1}.summon_full_params", f"{FSDP1}.state_dict_type")
 """What is done only with a model of FSDP1."""
+_HOLDING = re.compile(r"\b(?:Distributed)?DataParallel\b|\bDDP\b|\bself\.module\b")
+"""What else has a ``module`` inside: other wrappers of torch, and classes of the project."""
 WHY = "fully_shard changes the module itself: nothing is inside it"
 
 
@@ -97,13 +100,14 @@ def _of_either(program: Program, source: Source, node: cst.Attribute, ddp: bool)
 def _inner(program: Program) -> dict[tuple[Source, cst.Attribute], bool]:
     """Where the inside of an FSDP1 module is named, and whether a DDP module may come there too."""
     found: dict[tuple[Source, cst.Attribute], bool] = {}
+    may_hold = any(_HOLDING.search(source.text) for source in program.sources)
     for events in program.sites(Read):
         site, name = events[0][1].at, events[0][1].name
         if name in INNER and isinstance(site.node, cst.Attribute):
             owners = {wrapper(one) for _, read in events for one in options(read.owner)}
             if "fsdp1" in owners:
                 others = others_behind_test(program, site.source, site.node)
-                both = "ddp" in owners or bool(others)
+                both = "ddp" in owners or (bool(others) and may_hold)
                 found[site.source, site.node] = both and name == "module"
     for source in program.sources:
         for node in walk(source.tree):
@@ -116,7 +120,7 @@ def _inner(program: Program) -> dict[tuple[Source, cst.Attribute], bool]:
             elif node.attr.value == "module":
                 others = others_behind_test(program, source, node)
                 if others is not None:
-                    found[source, node] = others
+                    found[source, node] = others and may_hold
     return found
 
 

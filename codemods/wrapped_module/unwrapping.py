@@ -105,7 +105,7 @@ def _removed(source: Source, branch: cst.If | cst.While, last: int) -> Iterator[
 
 
 def _only_else(source: Source, branch: cst.If, rest: cst.Else) -> Iterator[Edit]:
-    """What stands under ``else`` stands there alone."""
+    """What is under ``else`` is there alone."""
     layout = Layout.of(source)
     lines = list(rest.body.body)
     if not isinstance(rest.body, cst.IndentedBlock):

@@ -126,7 +126,7 @@ def _uncleaned(program: Program, mention: Mention, found: Cleaning) -> Step:
 
 
 def _on_one_line(source: Source, call: cst.BaseExpression, name: str) -> Replace | None:
-    """The name with the next method of a chain, where that stands on a line of its own."""
+    """The name with the next method of a chain, where that is on a line of its own."""
     layout = Layout.of(source)
     further = layout.parents[call]
     if not isinstance(further, cst.Attribute) or further.value is not call:

@@ -10,7 +10,7 @@ import libcst as cst
 
 from fsdp2lint.api import Called, Layout, Loaded, Names, Program, Source, Value, options, walk
 
-from .._common.loop_text import text_of
+from .._common.loop_text import around, text_of
 
 PREFIX = "_fsdp_wrapped_module"
 HOME = "torch.distributed.fsdp._common_utils."
@@ -124,21 +124,16 @@ def from_the_same(program: Program, loaded: set[cst.CSTNode]) -> set[cst.CSTNode
     of_files: dict[cst.CSTNode, set[str]] = {}
     for mention, found in cleanings:
         if found.call in loaded:
-            function = _function(mention.source, found.call)
+            function = around(mention.source, found.call)
             of_files.setdefault(function, set()).update(
                 _roots(mention.source, found.name, function)
             )
     same = set(loaded)
     for mention, found in cleanings:
-        function = _function(mention.source, found.call)
+        function = around(mention.source, found.call)
         if of_files.get(function, set()) & _roots(mention.source, found.name, function):
             same.add(found.call)
     return same
-
-
-def _function(source: Source, node: cst.CSTNode) -> cst.CSTNode:
-    around = Layout.of(source).ancestors(node)
-    return next(n for n in around if isinstance(n, cst.FunctionDef | cst.Module))
 
 
 def _roots(source: Source, name: cst.BaseExpression, function: cst.CSTNode) -> set[str]:

@@ -62,7 +62,7 @@ def purging(program: Program) -> Iterator[Step]:
             if loop not in seen:
                 seen.add(loop)
                 yield _freed(program, source, list(loop.body.body), dotted(loop.target))
-        elif (found := _purged_beside(program, source, statement)) is not None:
+        elif (found := _purged_beside(source, statement)) is not None:
             if found[0] not in seen:
                 seen.add(found[0])
                 yield _freed(program, source, found, text_of(source, _unit(statement)))
@@ -113,9 +113,7 @@ def _only_purges(program: Program, source: Source, loop: cst.For) -> bool:
     return quiet and not any(name.value in bound - {unit} for name in used)
 
 
-def _purged_beside(
-    program: Program, source: Source, statement: cst.Expr
-) -> list[cst.CSTNode] | None:
+def _purged_beside(source: Source, statement: cst.Expr) -> list[cst.CSTNode] | None:
     """The statement that frees one unit, and those above it that only get ready what it is given."""
     if not isinstance(statement.value, cst.Call) or not statement.value.args:
         return None

@@ -15,18 +15,18 @@ from fsdp2lint.ask.wrapped import (
     ASKED_FROM_AFAR,
     by_derived_classes,
     is_fairscales,
+    is_no_instance,
     is_own,
     kinds,
     names_the_class,
     of_a_plugin,
     of_own_class,
-    told_apart,
     unseen_methods,
     wrapper,
 )
 from fsdp2lint.edits.displays import displays, reaching
 from fsdp2lint.edits.layout import Layout
-from fsdp2lint.edits.names import Names, scope_of
+from fsdp2lint.edits.names import Names, dotted, scope_of
 from fsdp2lint.meanings import fsdp1_symbols as facts
 from fsdp2lint.meanings import load
 from fsdp2lint.meanings.fsdp1 import FSDP1
@@ -131,12 +131,12 @@ def _by_other_names(program: Program) -> Iterator[Occurrence]:
 
 
 def _of_models_handed_in(program: Program) -> Iterator[Occurrence]:
-    """What is asked of models that unseen code may have wrapped."""
+    """Methods of models that unseen code may have wrapped."""
     if "fsdp1" not in program.named_wrappers:
         return
     for events in program.sites(SyncPaused):
         func = _asking(events[0][1])
-        if func is None or all(told_apart(one, one.module) for _, one in events):
+        if func is None or all(is_no_instance(one, one.module) for _, one in events):
             continue
         if "fsdp1" in kinds(program, [one.module for _, one in events]):
             yield _asked(events[0][1].at.source, func)
@@ -216,7 +216,20 @@ def _references(program: Program, source: Source) -> Iterator[Occurrence]:
             code, said, kind = found
             if reference.name == FSDP1:
                 code = _use_of_the_class(source, reference.node)
+                yield from _of_a_partial(program, source, reference.node)
             yield _occurrence(source, reference.node, kind, said, code)
+
+
+def _of_a_partial(
+    program: Program, source: Source, node: cst.BaseExpression
+) -> Iterator[Occurrence]:
+    """The keywords that ``functools.partial`` keeps for the constructor."""
+    parents = Layout.of(source).parents
+    first = parents.get(node)
+    call = parents.get(first) if isinstance(first, cst.Arg) else None
+    if isinstance(call, cst.Call) and call.args[0] is first:
+        if program.meaning(source, call, dotted(call.func)) == "functools.partial":
+            yield from _keywords(source, call)
 
 
 _INSIDE = cst.Tuple | cst.Element | cst.Arg | cst.ComparisonTarget | cst.BinaryOperation
@@ -375,12 +388,17 @@ def _arguments(wrapping: Wrapping) -> Iterator[Occurrence]:
     call = wrapping.at.node
     if not isinstance(call, cst.Call):
         return
+    yield from _keywords(wrapping.at.source, call)
     for arg in call.args:
-        if arg.keyword is not None and arg.keyword.value in facts.ARGUMENTS - {"module"}:
-            yield _occurrence(wrapping.at.source, arg, "argument", arg.keyword.value, "FSDP101")
-        elif arg.star == "**":
+        if arg.star == "**":
             yield _occurrence(wrapping.at.source, arg, "argument", "**", "FSDP101")
             yield from _entries(wrapping, arg.value)
+
+
+def _keywords(source: Source, call: cst.Call) -> Iterator[Occurrence]:
+    for arg in call.args:
+        if arg.keyword is not None and arg.keyword.value in facts.ARGUMENTS - {"module"}:
+            yield _occurrence(source, arg, "argument", arg.keyword.value, "FSDP101")
 
 
 def _entries(wrapping: Wrapping, spread: cst.BaseExpression) -> Iterator[Occurrence]:

@@ -100,7 +100,7 @@ class PausedBlock:
 def paused_block(
     source: Source, call: cst.Call, does_nothing: Callable[[cst.BaseExpression], bool]
 ) -> PausedBlock | None:
-    """The ``with`` that a ``no_sync()`` call is for, where it stands in it or directly above it.
+    """The ``with`` that a ``no_sync()`` call is for, where it is in it or directly above it.
 
     What is entered instead of it under a condition must be one that ``does_nothing``.
     """

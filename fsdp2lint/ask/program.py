@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import builtins
 import re
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 import libcst as cst
 
@@ -20,10 +20,11 @@ from fsdp2lint.meanings import load
 from fsdp2lint.meanings.fsdp1_symbols import FRAMEWORKS
 from fsdp2lint.meanings.registry import canonical
 from fsdp2lint.model.events import Called, Event, Wrapping
-from fsdp2lint.model.told import NOTHING_TOLD, Limits, Told
+from fsdp2lint.model.hints import NO_HINTS, Hints, Limits
 from fsdp2lint.project.bindings import Bindings, Import, bindings
 from fsdp2lint.project.project import Budget, Interest, Project
 from fsdp2lint.source.source import Unreadable
+from fsdp2lint.system.derived import Derives
 from fsdp2lint.system.files import Files
 
 if TYPE_CHECKING:
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from fsdp2lint.source.source import Source
 
 E = TypeVar("E", bound=Event)
-T = TypeVar("T")
 
 MAX_HANDS = 8
 """Through so many files a name is followed back to where it comes from."""
@@ -54,7 +54,7 @@ _ENGINES = (
     "lightning.Trainer",
     "pytorch_lightning.Trainer",
 )
-"""Whose objects wrap a model out of sight, or are one themselves."""
+"""Whose objects wrap a model in unresolved code, or are one themselves."""
 
 _TRAINERS = ("transformers.Trainer", "transformers.Seq2SeqTrainer")
 """Who does so when its settings say it: beside them a program may wrap other models itself."""
@@ -65,7 +65,7 @@ Launch = Literal["torchrun", "keep"]
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the user asked of the migration."""
+    """The options of the migration."""
 
     checkpoints: Checkpoints = "dcp"
     """``dcp``: write folders of the distributed checkpoint, read old files too; ``full``: keep the files."""
@@ -87,7 +87,7 @@ class Reference:
 
 
 @dataclass(eq=False)
-class Program:
+class Program(Derives):
     """The files of a project, of which ``sources`` may be changed, and the traces of all its runs.
 
     ``texts`` are files around them that are no Python: launch scripts, lists of requirements.
@@ -97,7 +97,7 @@ class Program:
     roots: tuple[Folder, ...] = ()
     options: Options = field(default_factory=Options)
     texts: tuple[Source, ...] = ()
-    told: Told = NOTHING_TOLD
+    hints: Hints = NO_HINTS
     """What the configuration says of the project's functions."""
     interests: Mapping[str, Interest] = field(default_factory=dict)
     """The paths of sources that the work is not about, or only in tests, and how much it is."""
@@ -109,7 +109,7 @@ class Program:
     def with_sources(self, sources: Sequence[Source]) -> Program:
         """The same program with other texts, which its files take: the runs that saw nothing of it stay known.
 
-        Nothing may be asked of this one any more.
+        This one must not be used any more.
         """
         pairs = zip(self.sources, sources, strict=True)
         changed = [(source, new) for source, new in pairs if new is not source]
@@ -120,7 +120,8 @@ class Program:
         """Let a file take its next text; the functions with other bodies, or None where a run may notice more.
 
         Who imports something from outside the project, or takes such an import away that nothing mentions any more,
-        or defines a function that nobody knew, has changed nothing for those who entered no changed function.
+        or defines a function that nobody knew, has changed nothing for those who entered no changed function. Nor has
+        a new class of functions alone whose bases it imports with it.
         """
         if not self.runs.know(source):
             source.become_another(new.text)
@@ -128,6 +129,9 @@ class Program:
         bound = {*Names.of(source).bindings.get(source.tree, ()), *dir(builtins)}
         change = source.become(new)
         if change is None or not bound.isdisjoint(change.names):
+            return None
+        imported = {name for one in change.imports for name in one.names}
+        if not all(imported.issuperset(bases) for bases in change.classes.values()):
             return None
         moved = (*change.imports, *change.gone)
         if any(one.level or self._is_inside(source, one.module) for one in moved):
@@ -164,7 +168,7 @@ class Program:
     def project(self) -> Project:
         """The project that the sources and the files that they import make."""
         read = self.runs.decoded
-        project = Project.of(self.sources, self.roots, self.told, self.files, decoded=read)
+        project = Project.of(self.sources, self.roots, self.hints, self.files, decoded=read)
         project.budget = Budget(patience=PATIENCE)
         project.interests = self.interests
         return project
@@ -175,18 +179,6 @@ class Program:
         from fsdp2lint.interpret.entries import traces
 
         return tuple(traces(self.project, self.runs))
-
-    def derived(self, make: Callable[..., T], *given: Any) -> T:
-        """What ``make`` makes of this program and what else is ``given``, made once and forgotten with it."""
-        key = (make, *given)
-        if key not in self._derived:
-            self._derived[key] = make(self, *given)
-        made: T = self._derived[key]
-        return made
-
-    @cached_property
-    def _derived(self) -> dict[tuple[Hashable, ...], Any]:
-        return {}
 
     def of(self, kind: type[E]) -> Iterator[tuple[Trace, E]]:
         """All events of a kind in files that may be changed, each with the trace that it is part of."""
@@ -228,13 +220,13 @@ class Program:
 
     @cached_property
     def framework(self) -> str:
-        """The name of what wraps the models out of sight, where the program itself wraps none by FSDP1."""
+        """The name of what wraps the models in unresolved code, where the program itself wraps none by FSDP1."""
         engine = next(self.references(*_ENGINES, *_TRAINERS, *FRAMEWORKS), None)
         own = engine is None or "fsdp1" in self.wrappers or self._wraps()
         return "" if engine is None or own else engine.name.partition(".")[0]
 
     def _wraps(self) -> bool:
-        """Whether a call of FSDP1's constructor stands anywhere, or the class is handed on."""
+        """Whether a call of FSDP1's constructor is anywhere, or the class is handed on."""
         for reference in self.references(_WRAPPERS["fsdp1"]):
             parent = Layout.of(reference.source).parents[reference.node]
             if isinstance(parent, cst.Call) and parent.func is reference.node:
@@ -247,12 +239,22 @@ class Program:
         return False
 
     def connected(self, source: Source) -> frozenset[Source]:
-        """The sources that imports join to one, whichever way they lead; what is in others never meets it."""
+        """The sources that imports join to one, whichever way they lead; what is in others does not concern it."""
         return next(group for group in self.groups if source in group)
 
+    def programs_with(self, source: Source) -> frozenset[Source]:
+        """The sources of all programs that one may be part of: who imports it, itself or by others, and all that these import."""
+        path = self.project.path_of(source)
+        users: dict[str, set[str]] = {}
+        for one, others in self._imports.items():
+            for other in others:
+                users.setdefault(other, set()).add(one)
+        found = _reached(_reached({path}, users), self._imports)
+        return frozenset(one for one in self.sources if self.project.path_of(one) in found)
+
     @cached_property
-    def groups(self) -> tuple[frozenset[Source], ...]:
-        """The sources in groups that no import joins, in the order of the text."""
+    def _imports(self) -> dict[str, set[str]]:
+        """The files that each file imports, by their paths, from the sources on."""
         met: dict[str, set[str]] = {}
         waiting = [self.project.path_of(source) for source in self.sources]
         while waiting:
@@ -262,8 +264,13 @@ class Program:
             source = self.project.passed_through(path)
             met[path] = {*self.project.imported_by(source)} if source is not None else set()
             waiting += met[path]
+        return met
+
+    @cached_property
+    def groups(self) -> tuple[frozenset[Source], ...]:
+        """The sources in groups that no import joins, in the order of the text."""
         joined: list[set[str]] = []
-        for path, others in met.items():
+        for path, others in self._imports.items():
             mine = {path, *others}
             touched = [one for one in joined if not one.isdisjoint(mine)]
             joined = [one for one in joined if one.isdisjoint(mine)]
@@ -477,6 +484,16 @@ def _inside(node: cst.CSTNode, text: str) -> Iterator[tuple[cst.Name | cst.Attri
         node, text = node.value, text.rpartition(".")[0]
     if isinstance(node, cst.Name):
         yield node, text
+
+
+def _reached(start: set[str], leads: Mapping[str, set[str]]) -> set[str]:
+    """All that is reached from ``start``, which is among it."""
+    found, waiting = set(start), list(start)
+    while waiting:
+        new = leads.get(waiting.pop(), set()) - found
+        found |= new
+        waiting += new
+    return found
 
 
 def _on_possible_paths(events: list[tuple[Trace, E]]) -> list[tuple[Trace, E]]:

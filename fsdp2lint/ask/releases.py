@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fsdp2lint.frameworks.version2 import FIRST_RELEASES, spelled
-from fsdp2lint.model.told import Limits
+from fsdp2lint.model.hints import Limits
 
 
 def too_old(

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from fsdp2lint.ask.program import Program
     from fsdp2lint.source.source import Source
 
+NOT_RUN = "no run that was followed comes here"
+"""Why a place that uses FSDP1 is left to a person, where nobody can say what comes to it."""
+
 _ASKED_BY_NAME = ("__init__", "__main__", "conftest", "setup", "sitecustomize", "usercustomize")
 """Modules that Python or a tool loads although nobody names them."""
 _RUNNING = {
@@ -34,7 +37,7 @@ MAX_BYTES = 1 << 20
 
 
 def is_unreached(program: Program, source: Source) -> bool:
-    """Whether nothing in sight can run a file: it is no program, and no file of its project names it.
+    """Whether nothing that is resolved can run a file: it is no program, and no file of its project names it.
 
     A public module of a package is always reached: others may import it.
     """
@@ -121,6 +124,3 @@ def _read(path: str) -> bytes:
         return read(path)[:MAX_BYTES]
     except OSError:
         return b""
-
-
-__all__ = ["is_unreached"]

@@ -1,6 +1,6 @@
 """Which kinds of models a place of a program sees, also where they come from unseen code.
 
-A trainer that nobody in the project builds, a function of a library: what its model is, no run in sight
+A trainer that nobody in the project builds, a function of a library: what its model is, no run
 shows. Where the program names FSDP1, and no engine wraps models for it, it can be FSDP1's.
 """
 
@@ -17,7 +17,15 @@ from fsdp2lint.edits.names import Names, loads
 from fsdp2lint.model.events import Called, Clipped, Event, SyncPaused
 from fsdp2lint.model.guards import Guard, Guards
 from fsdp2lint.model.trace import Trace, options
-from fsdp2lint.model.values import Class, External, Module, Part, Value, Wrapped
+from fsdp2lint.model.values import (
+    Class,
+    External,
+    Module,
+    Part,
+    Value,
+    unwrapped,
+    wrappers_around,
+)
 from fsdp2lint.source.source import Source
 from fsdp2lint.source.walk import statements, walk
 
@@ -31,17 +39,13 @@ BOTH_CLASSES = "models of FSDP1 and of fully_shard are both accepted: no file he
 """What the ledger says of code whose callers pass the models."""
 
 ASKED_FROM_AFAR = ("clip_grad_norm_", "no_sync")
-"""The methods of the wrapper that are asked of models far from where they are wrapped."""
+"""The methods of the wrapper that are called on models far from where they are wrapped."""
 
 
 def wrapper(value: Value) -> str:
-    """``fsdp1`` or ``ddp`` for what these have wrapped, ``plain`` for a module in sight, else ``unknown``."""
-    one = value
-    while isinstance(one, Wrapped):
-        if one.by in ("fsdp1", "ddp"):
-            return one.by
-        one = one.of
-    return "plain" if isinstance(one, Module) else "unknown"
+    """``fsdp1`` or ``ddp`` for what these have wrapped, ``plain`` for a resolved module, else ``unknown``."""
+    found = next((one.by for one in wrappers_around(value) if one.by in ("fsdp1", "ddp")), "")
+    return found or ("plain" if isinstance(unwrapped(value), Module) else "unknown")
 
 
 def is_unit(value: Value) -> bool:
@@ -55,7 +59,7 @@ def is_unit(value: Value) -> bool:
 def kinds(program: Program, values: Iterable[Value]) -> frozenset[str]:
     """The kinds of models of which something is asked that plain modules do not have.
 
-    What comes from unseen code, or was wrapped out of sight, is of the kinds that the program makes.
+    What comes from unseen code, or was wrapped by unresolved code, is of the kinds that the program makes.
     """
     found = {wrapper(one) for value in values for one in options(value)}
     if "unknown" in found or not found & {"fsdp1", "ddp"}:
@@ -65,7 +69,7 @@ def kinds(program: Program, values: Iterable[Value]) -> frozenset[str]:
     return frozenset(found)
 
 
-def told_apart(event: Event, model: Value, cls: str = _FSDP_MODULE) -> bool:
+def is_no_instance(event: Event, model: Value, cls: str = _FSDP_MODULE) -> bool:
     """Whether ``model`` comes here only when it is no ``cls``."""
     if cls == _FSDP_MODULE:
         if excludes_fsdp2(event.at.source, event.at.node):
@@ -83,20 +87,19 @@ def told_apart(event: Event, model: Value, cls: str = _FSDP_MODULE) -> bool:
 
 def _is_of_ddp(guard: Guard, model: Value) -> bool:
     """Whether a guard says that a model is DDP's, which wraps around what it is given."""
-    key = guard.test.key
-    if not guard.taken or guard.test.owner is not model or not isinstance(key, tuple):
+    test = guard.test
+    if not guard.taken or test.owner is not model or test.operation != "isinstance":
         return False
-    names = [one.name if isinstance(one, External) else "" for one in key[1:]]
-    return key[0] == "isinstance" and bool(names) and all(n in _DDP for n in names)
+    names = [one.name if isinstance(one, External) else "" for one in test.operands]
+    return bool(names) and all(n in _DDP for n in names)
 
 
 def of_own_class(event: Event, value: Value) -> bool:
     """Whether a value comes to an event only when it is of a class of the project, around which no wrapper is."""
     for guard in event.guards:
-        key = guard.test.key
-        if guard.taken and guard.test.owner is value and isinstance(key, tuple):
-            named = key[0] == "isinstance" and all(isinstance(one, Class) for one in key[1:])
-            if named and all(_wraps_nothing(one) for one in key[1:]):
+        test = guard.test
+        if guard.taken and test.owner is value and test.operation == "isinstance":
+            if all(isinstance(one, Class) and _wraps_nothing(one) for one in test.operands):
                 return True
     return False
 
@@ -109,7 +112,7 @@ def _wraps_nothing(cls: Value) -> bool:
 
 
 def excludes_fsdp2(source: Source, call: cst.CSTNode) -> bool:
-    """Whether a call stands where ``isinstance(model, FSDPModule)`` is false for the model that it is asked of."""
+    """Whether a call is where ``isinstance(model, FSDPModule)`` is false for the model that it is called on."""
     method = call.func if isinstance(call, cst.Call) else call
     if not isinstance(method, cst.Attribute) or "FSDPModule" not in source.text:
         return False
@@ -128,19 +131,19 @@ def excludes_fsdp2(source: Source, call: cst.CSTNode) -> bool:
 
 
 def _asks(test: Value, cls: str) -> bool:
-    key = test.key
-    if not isinstance(key, tuple) or key[0] != "isinstance":
-        return False
-    return any(isinstance(one, External) and one.name == cls for one in key[1:])
+    return test.operation == "isinstance" and any(
+        isinstance(one, External) and one.name == cls for one in test.operands
+    )
 
 
 def unseen_methods(program: Program, name: str) -> Iterator[tuple[Source, cst.Attribute]]:
-    """Where a method that only wrappers have is asked of something whose origin is not seen.
+    """Where a method that only wrappers have is called on something of unknown origin.
 
-    Neither does an event stand there, nor does the call lead into a function of the project. Methods of
+    No event is there, nor does the call lead into a function of the project. Methods of
     engines, which are given the parameters, are none of these; nothing is where FSDP1 is not named.
     """
-    if "fsdp1" not in program.named_wrappers or is_of_the_project(program, name):
+    may_be = program.named_wrappers | (frozenset() if name in _OF_ENGINES else program.wrappers)
+    if "fsdp1" not in may_be or is_of_the_project(program, name):
         return
     seen = program.derived(_followed)
     for source in program.sources:
@@ -163,6 +166,10 @@ def unseen_methods(program: Program, name: str) -> Iterator[tuple[Source, cst.At
                         yield source, node
 
 
+_OF_ENGINES = ("no_sync",)
+"""Methods that the models of engines have too, as DeepSpeed's."""
+
+
 def of_a_plugin(called: Called) -> bool:
     """Whether this is ``set_state_dict_type`` of accelerate's FSDP plugin, which takes the type alone.
 
@@ -175,7 +182,7 @@ def of_a_plugin(called: Called) -> bool:
 def by_derived_classes(trace: Trace, method: str) -> Iterator[tuple[Source, cst.Attribute]]:
     """The calls of a static method of FSDP1 by its class, also by one that derives from it: ``Ours.fsdp_modules``.
 
-    What is asked of a model comes to the same function, with the model as its receiver.
+    A method that is called on a model reaches the same function, with the model as its receiver.
     """
     asked = {called.at.node for called in trace.calls(f".{method}") if called.receiver is not None}
     for called in trace.calls(f"{_FSDP1}.{method}"):
@@ -243,7 +250,7 @@ _CLASS = re.compile(r"(?<!\w)(?:torch\.[\w.]*)?FullyShardedDataParallel(?!\w)")
 
 
 def _takes_from_fsdp(source: Source) -> bool:
-    """Whether any import of a file, wherever it stands, loads something of FSDP."""
+    """Whether any import of a file, wherever it is, loads something of FSDP."""
     if "distributed" not in source.text or "fsdp" not in source.text:
         return False
     home = "torch.distributed.fsdp."

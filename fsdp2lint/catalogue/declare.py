@@ -44,8 +44,8 @@ SECTIONS = (
     "References",
 )
 """The headings of a rule's page, in order. ``Example`` holds one diff, from the code that the rule reports to the
-code to write instead. ``Forms`` shows other spellings, each a paragraph ``Found: …`` or ``Not found: …`` and a block of YAML, JSON, or Python
-that follows the imports of the example; tests check both. A form that is not found is the same mistake, not a near miss. ``Fix safety`` is left out when the rule has no fix."""
+code to write instead. ``Forms`` names other spellings of the same mistake, each a point ``Found: …`` or ``Not found: …``; the code of
+each is in the rule's fixtures, and tests check both. ``Fix safety`` is left out when the rule has no fix."""
 
 OPTIONAL_SECTIONS = ("Fix safety",)
 

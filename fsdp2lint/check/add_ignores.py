@@ -17,7 +17,7 @@ _IGNORE = re.compile(r"#\s*fsdp2lint:\s*ignore\[(?P<codes>[^\]]*)\]")
 
 
 def silenced(source: Source, found: Iterable[Diagnostic], reason: str = "") -> str:
-    """The text of a source with a comment on each statement in which a finding stands.
+    """The text of a source with a comment on each statement in which a finding is.
 
     Codes go into a comment that is there already. What was not analysed cannot be silenced.
     """
@@ -39,7 +39,7 @@ def silenced(source: Source, found: Iterable[Diagnostic], reason: str = "") -> s
 
 
 def _last_line(line: int, statements: Sequence[tuple[int, int]]) -> int:
-    """The line on which the statement around a line ends; 0 when it stands in none."""
+    """The line on which the statement around a line ends; 0 when it is in none."""
     return next((last for first, last in statements if first <= line <= last), 0)
 
 

@@ -1,7 +1,7 @@
 """Findings that a project knows and does not count: a file that is kept beside the code.
 
 An entry names a file, a rule and the text of a line, and how many such findings there are; it holds
-wherever the line stands, and no longer when the line changes. An entry that matches nothing any more is
+wherever the line is, and no longer when the line changes. An entry that matches nothing any more is
 stale: it would hide the next finding of its kind.
 """
 

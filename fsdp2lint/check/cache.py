@@ -220,7 +220,7 @@ class Cache:
         return known
 
     def state(self, path: str, was: str) -> str:
-        """What is at a path now, told as ``was`` is told."""
+        """What is at a path now, in the form of ``was``."""
         if os.path.basename(path) == NAMES:
             return digest_of_names(names(os.path.dirname(path)))
         found = self._kinds.get(path)

@@ -57,7 +57,7 @@ class Means(NamedTuple):
     """Bytes by absolute path that count in place of those on disk."""
     profiling: bool = False
     progress: Callable[[str], None] | None = None
-    """Is told what is being analysed."""
+    """Gets what is being analysed."""
     accept: Callable[[Diagnostic], bool] | None = None
     """Is asked about each fix before it is made."""
     aim: Callable[[Settings, str], Settings] = _as_given
@@ -69,17 +69,19 @@ class Means(NamedTuple):
         return None if self.keeping is None else self.keeping.open()
 
     def files(self, *, digests: bool = True) -> Files:
-        """The files as this run sees them, nothing asked of them yet."""
+        """The files as this run sees them, none of them read yet."""
         return Files(self.instead, digests=digests)
 
-    def sift(self, files: Sequence[str], told: Sequence[str] = ()) -> Iterator[tuple[str, Content]]:
+    def sift(
+        self, files: Sequence[str], hints: Sequence[str] = ()
+    ) -> Iterator[tuple[str, Content]]:
         """The relevant files with their bytes; those that the cache knows to hold nothing are not read.
 
-        The cache knows nothing of the functions ``told``, which make files relevant that call them.
+        The cache knows nothing of the functions ``hints``, which make files relevant that call them.
         """
-        cache = self.cache if len(files) > FEW and not told else None
+        cache = self.cache if len(files) > FEW and not hints else None
         if cache is None and not self.instead:
-            yield from sift(files, told)
+            yield from sift(files, hints)
             return
         everything = self.files()
         for path in files:
@@ -95,5 +97,5 @@ class Means(NamedTuple):
             holds = relevant(raw) or path.endswith(TEXTS)
             if cache is not None and known is None:
                 cache.learn(full, raw, holds)
-            if holds or tells(raw, told):
+            if holds or tells(raw, hints):
                 yield path, raw

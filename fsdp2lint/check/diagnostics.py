@@ -64,7 +64,7 @@ class Place:
         return self.source.path, self.source.cell or 0, self.range
 
     @property
-    def told(self) -> Place:
+    def in_document(self) -> Place:
         """The same place where a reader of the document finds it that the program comes from."""
         document = self.source.document
         return self if document is None else Place(*document.place(self.source, self.range))
@@ -85,7 +85,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class Reason:
     """Something that proves a finding: where, what, and through which calls the run gets there."""
 
     place: Place
@@ -104,7 +104,7 @@ class Diagnostic:
     place: Place
     calls: tuple[Place, ...] = ()
     order: int | None = None
-    because: tuple[Step, ...] = ()
+    because: tuple[Reason, ...] = ()
     fix: Fix | None = None
     note: str = ""
     patch: Patch = field(default_factory=dict)
@@ -119,7 +119,7 @@ class Diagnostic:
         because = []
         for at, label in finding.because:
             step, through, when = _where(at)
-            because.append(Step(step, label, through, when))
+            because.append(Reason(step, label, through, when))
         return cls(rule, finding.message, place, calls, order, tuple(because), finding.fix)
 
     @property
@@ -165,5 +165,5 @@ def _where(at: Event | Site) -> tuple[Place, tuple[Place, ...], int | None]:
 
 
 def _is_call(site: Site) -> bool:
-    """Not so for a definition: what nobody in sight calls begins there."""
+    """Not so for a definition: what no resolved code calls begins there."""
     return type(site.node).__name__ not in ("FunctionDef", "ClassDef")

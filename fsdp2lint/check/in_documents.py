@@ -19,16 +19,16 @@ Change = tuple[Source, Span]
 """A replacement in a file, or in a part of a document."""
 
 
-def told(report: Report) -> Report:
+def placed(report: Report) -> Report:
     """The report with every place where a reader of the document finds it."""
     if not any(_from_document(d) for d in _every(report)):
         return report
     return report.but(
-        found=[_told(d) for d in report.found],
-        suppressed=[(_told(d), why) for d, why in report.suppressed],
-        fixed=[_told(d) for d in report.fixed],
-        refused=[(_told(d), why) for d, why in report.refused],
-        known=[_told(d) for d in report.known],
+        found=[_placed(d) for d in report.found],
+        suppressed=[(_placed(d), why) for d, why in report.suppressed],
+        fixed=[_placed(d) for d in report.fixed],
+        refused=[(_placed(d), why) for d, why in report.refused],
+        known=[_placed(d) for d in report.known],
     )
 
 
@@ -46,13 +46,17 @@ def _from_document(diagnostic: Diagnostic) -> bool:
     return any(source.document is not None for source in sources)
 
 
-def _told(diagnostic: Diagnostic) -> Diagnostic:
+def _placed(diagnostic: Diagnostic) -> Diagnostic:
     return replace(
         diagnostic,
-        place=diagnostic.place.told,
-        calls=tuple(call.told for call in diagnostic.calls),
+        place=diagnostic.place.in_document,
+        calls=tuple(call.in_document for call in diagnostic.calls),
         because=tuple(
-            replace(step, place=step.place.told, calls=tuple(call.told for call in step.calls))
+            replace(
+                step,
+                place=step.place.in_document,
+                calls=tuple(call.in_document for call in step.calls),
+            )
             for step in diagnostic.because
         ),
         patch=_patch(diagnostic.patch),

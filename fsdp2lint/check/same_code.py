@@ -29,7 +29,7 @@ _NEARLY = 0.95
 
 
 class Moves(NamedTuple):
-    """Where everything of a text stands in the next one."""
+    """Where everything of a text is in the next one."""
 
     spots: Mapping[Spot, Spot]
     """The beginnings and ends of tokens."""
@@ -39,7 +39,7 @@ class Moves(NamedTuple):
 
     @property
     def shifts(self) -> bool:
-        """Whether anything stands on another line."""
+        """Whether anything is on another line."""
         return any(old != new for old, new in self.lines.items())
 
 
@@ -51,7 +51,7 @@ class _Read(NamedTuple):
     inside: list[tuple[str, int]]
     """Those inside of brackets."""
     telling: list[tuple[str, int, int, int]]
-    """Those that may silence something, with how many lines they stand below a token and above the next."""
+    """Those that may silence something, with how many lines they are below a token and above the next."""
 
 
 def moves(old: bytes, new: bytes) -> Moves | None:

@@ -18,7 +18,7 @@ import msgspec
 from fsdp2lint.catalogue.declare import Group, Rule
 from fsdp2lint.catalogue.findings import Fix, Safety
 from fsdp2lint.check.coverage import Lost, Program, Seen
-from fsdp2lint.check.diagnostics import Diagnostic, Place, Report, Step, shown
+from fsdp2lint.check.diagnostics import Diagnostic, Place, Reason, Report, shown
 from fsdp2lint.edits.changes import Span
 from fsdp2lint.source.reading import decode
 from fsdp2lint.source.source import Range, Source, Unreadable
@@ -50,7 +50,7 @@ class Spot(msgspec.Struct, array_like=True):
     end_column: int
 
 
-class StoredStep(msgspec.Struct, array_like=True):
+class StoredReason(msgspec.Struct, array_like=True):
     """Something that proves a finding."""
 
     spot: Spot
@@ -67,7 +67,7 @@ class StoredFinding(msgspec.Struct, array_like=True):
     spot: Spot
     calls: list[Spot]
     order: Optional[int]  # noqa: UP045
-    because: list[StoredStep]
+    because: list[StoredReason]
     fix: Optional[tuple[str, Safety, str]]  # noqa: UP045
     note: str
     patch: list[tuple[int, list[tuple[int, int, str]]]]
@@ -243,7 +243,7 @@ def unpack(
 
 
 def moved(raw: bytes, by: Mapping[str, Moves]) -> bytes | None:
-    """A report about the next texts of files, by absolute path; None where it cannot be told from the last one."""
+    """A report about the next texts of files, by absolute path; None where the last one does not give it."""
     try:
         return encoded(_Moving(_REPORTS.decode(raw), by).report())
     except (msgspec.MsgspecError, KeyError):
@@ -345,7 +345,9 @@ class _Packer:
             [self._spot(c) for c in one.calls],
             one.order,
             [
-                StoredStep(self._spot(s.place), s.label, [self._spot(c) for c in s.calls], s.order)
+                StoredReason(
+                    self._spot(s.place), s.label, [self._spot(c) for c in s.calls], s.order
+                )
                 for s in one.because
             ],
             fix,
@@ -376,7 +378,9 @@ class _Unpacker:
             tuple(self._place(c) for c in one.calls),
             one.order,
             tuple(
-                Step(self._place(s.spot), s.label, tuple(self._place(c) for c in s.calls), s.order)
+                Reason(
+                    self._place(s.spot), s.label, tuple(self._place(c) for c in s.calls), s.order
+                )
                 for s in one.because
             ),
             None if one.fix is None else Fix(one.fix[0], (), one.fix[1], one.fix[2]),
@@ -394,7 +398,7 @@ _LINE = re.compile(r"\bline (\d+)(?: of ([\w.-]+))?")
 
 
 class _Moving:
-    """Turns records into those of the next texts; what cannot be told raises a KeyError."""
+    """Turns records into those of the next texts; what is not in it raises a KeyError."""
 
     def __init__(self, stored: StoredReport, by: Mapping[str, Moves]) -> None:
         self.stored = stored

@@ -44,7 +44,7 @@ class Word:
 
     text: str
     start: int
-    """Where it stands in the comment's text, counted from 0."""
+    """Where it is in the comment's text, counted from 0."""
     used: bool = False
 
     @property
@@ -65,7 +65,7 @@ class Directive:
     kind: str
     start: int
     end: int
-    """Where the directive stands in the comment's text."""
+    """Where the directive is in the comment's text."""
     words: tuple[Word, ...]
     reason: str = ""
     lines: range = field(default=range(0))
@@ -120,7 +120,7 @@ class Suppressions:
                     yield directive, word
 
     def place(self, directive: Directive, word: Word | None) -> Place:
-        """Where a word, or the whole directive, stands."""
+        """Where a word, or the whole directive, is."""
         line, column = directive.comment.line, directive.comment.column
         start = word.start if word else directive.start
         end = word.end if word else directive.end

@@ -61,14 +61,30 @@ def tasks(
     """Each unit under the settings that count in the folders of its files.
 
     Most have the same for all. Where projects import each other, each has a task of its own, and what
-    stands in none of the unit's files is told by the first.
+    is in none of the unit's files is reported by the first.
     """
     for unit in units:
-        held = {path: at(os.path.dirname(path)) for path, _ in (*unit.asked, *unit.programs)}
+        held = _one_way_to_follow(
+            {path: at(os.path.dirname(path)) for path, _ in (*unit.asked, *unit.programs)}
+        )
         every = list(dict.fromkeys(held.values()))
         for settings in every:
             mine = [path for path in passed if held.get(path, every[0]) == settings]
             yield Task(unit, settings, passed if len(every) == 1 else mine)
+
+
+def _one_way_to_follow(held: dict[str, Settings]) -> dict[str, Settings]:
+    """The settings of files, in each the Trainer's versions of all: the files are followed once for all of them."""
+    versions = {os.path.dirname(p): one.hints.trainer_version for p, one in held.items()}
+    if len(set(versions.values())) <= 1:
+        return held
+    by_folder = tuple(sorted(versions.items()))
+    return {
+        path: one._replace(
+            hints=one.hints._replace(trainer_version=None, trainer_versions=by_folder)
+        )
+        for path, one in held.items()
+    }
 
 
 def units(
@@ -77,13 +93,13 @@ def units(
     named: Sequence[str],
     roots: Sequence[Folder],
     files: Files,
-    told: Sequence[str] = (),
+    hints: Sequence[str] = (),
 ) -> list[Unit]:
     """The units of the relevant files among those that were passed, in the order of their first files.
 
     A library that only tells of FSDP, in comments and docstrings, is not asked. A file that imports a
     relevant one belongs to it: it may hold the program's beginning. What a file that was ``named`` imports
-    may not have been passed: it is analysed when it leads to FSDP in the end. The functions ``told`` by dotted
+    may not have been passed: it is analysed when it leads to FSDP in the end. The functions ``hints`` by dotted
     name count as FSDP.
     """
     asked = {
@@ -92,14 +108,14 @@ def units(
         if isinstance(content, OSError)
         or path.endswith(TEXTS)
         or written(content)
-        or tells(content, told)
+        or tells(content, hints)
         or _begins(path, content)
     }
     spelled = {os.path.abspath(path): path for path in passed}
     finder = Finder(roots, files, spelled)
     for path in named:
         full = os.path.abspath(path)
-        if full not in asked and _leads_out(full, spelled.keys(), finder, told):
+        if full not in asked and _leads_out(full, spelled.keys(), finder, hints):
             asked[full] = (path, files.read(full))
     if not asked:
         return []
@@ -124,7 +140,7 @@ def units(
     return sorted(made, key=lambda unit: unit.asked[0][0])
 
 
-def _leads_out(path: str, passed: Collection[str], finder: Finder, told: Sequence[str]) -> bool:
+def _leads_out(path: str, passed: Collection[str], finder: Finder, hints: Sequence[str]) -> bool:
     """Whether a file that says nothing of FSDP imports, directly or not, one that does and was not passed."""
     seen = {path}
     pending = [path]
@@ -135,7 +151,7 @@ def _leads_out(path: str, passed: Collection[str], finder: Finder, told: Sequenc
             raw = finder.files.read(current)
         except OSError:
             continue
-        if current not in passed and (is_relevant(raw) or tells(raw, told)):
+        if current not in passed and (is_relevant(raw) or tells(raw, hints)):
             return True
         found = [p for p in dict.fromkeys(finder.imported(raw, current)) if p not in seen]
         seen.update(found)

@@ -1,4 +1,4 @@
-"""``fsdp2lint config``: what may stand in a configuration file."""
+"""``fsdp2lint config``: what may be in a configuration file."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ def command(folder: str) -> None:
 
 
 class _New(NamedTuple):
-    """A file as it is to be, and what is said of it then."""
+    """A file as it is to be, and the line to print about it."""
 
     path: str
     raw: bytes

@@ -295,7 +295,7 @@ def _migrate(
             progress=progress.step,
             accept=_Asking(given).accept if given["interactive"] else None,
             texts=chosen.texts,
-            told=settings.told,
+            hints=settings.hints,
             staying=staying,
         )
 

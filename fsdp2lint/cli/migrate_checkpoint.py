@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -28,9 +27,9 @@ _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
     is_flag=True,
     help="Load pickled objects too, which can run any code: only for checkpoints of your own.",
 )
-@click.argument("old", type=click.Path(path_type=Path))
-@click.argument("new", type=click.Path(path_type=Path))
-def command(old: Path, new: Path, kind: Kind | None, force: bool, trust: bool) -> int:
+@click.argument("old", type=click.Path())
+@click.argument("new", type=click.Path())
+def command(old: str, new: str, kind: Kind | None, force: bool, trust: bool) -> int:
     """Convert the checkpoint OLD to NEW, in one process with one tensor in memory at a time.
 
     A single file (`torch.save` of a full state dict of model and optimizer) becomes a folder of
@@ -41,14 +40,18 @@ def command(old: Path, new: Path, kind: Kind | None, force: bool, trust: bool) -
     If NEW is named like a file (.pt, .pth, …), a file stays a file, in which no tensors share memory. The keys
     stay as they are. NEW.safetensors holds the weights of the model and nothing else; OLD may be such a file, too.
 
+    Both may be URLs that fsspec knows (`s3://bucket/model.pt`): the checkpoint is brought into the folder for temporary files
+    (`TMPDIR`), and NEW is put there when it is complete.
+
     Exit code: 0 when NEW was written, 2 when it could not be; then nothing is changed.
     """
     from fsdp2lint.bridge.convert import convert
     from fsdp2lint.bridge.stored import CannotConvert
+    from fsdp2lint.bridge.stores import local
 
     try:
-        with _bar() as progress:
-            made = convert(old, new, force=force, trust=trust, kind=kind, progress=progress)
+        with local(old, new, force) as (source, target), _bar() as progress:
+            made = convert(source, target, force=force, trust=trust, kind=kind, progress=progress)
     except CannotConvert as problem:
         raise click.ClickException(str(problem)) from problem
     others = f", {made.others} other values" if made.others else ""

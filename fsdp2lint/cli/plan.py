@@ -51,14 +51,15 @@ def command(
     **making_up: Any,
 ) -> int:
     """Run a training script as rank 0 of many, without a GPU and without values, up to its first training step,
-    and print what each rank would hold and communicate: parameters, gradients, optimizer state, collectives.
+    and print what each rank would hold and communicate: parameters, gradients, optimizer state, activations,
+    collectives, and what other groups of `fully_shard` would cost.
 
     Padding and groups that are too small for so many ranks are named. Needs the extra `verify`.
 
     Exit code: 0 when there is a plan, 2 when the script failed before it had sharded a model.
     """
     from fsdp2lint.plan import CannotPlan, plan
-    from fsdp2lint.plan.words import record, told
+    from fsdp2lint.plan.words import record, rendered
     from fsdp2lint.rehearse.outcome import Request
     from fsdp2lint.rehearse.rehearse import CannotRun, require_torch
     from fsdp2lint.rehearse.words import ways
@@ -92,6 +93,6 @@ def command(
         raw = msgspec.json.encode(record(made))
         sys.stdout.write(msgspec.json.format(raw, indent=2).decode() + "\n")
     else:
-        lines = list(told([made]))
+        lines = list(rendered([made]))
         sys.stdout.write(painted(lines) if coloured(color) else plain(lines))
     return 0

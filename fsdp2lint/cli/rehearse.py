@@ -13,7 +13,7 @@ from fsdp2lint.system.signals import cleaning_up
 
 
 class _Launching(click.Command):
-    """A command after which a launcher's may stand as it is."""
+    """A command that may be followed by a launcher's."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         from fsdp2lint.rehearse.commands import marked
@@ -87,12 +87,12 @@ def command(
     it is: the ranks get what the launcher would put into their environment.
 
     Exit code: 0 when nothing is wrong, 1 when the contract of FSDP2 was broken, 2 when the script
-    failed for another reason or its time was over.
+    failed for another reason or timed out.
     """
     from fsdp2lint.rehearse.commands import NoCommand, split, started
     from fsdp2lint.rehearse.outcome import Request
     from fsdp2lint.rehearse.rehearse import CannotRun, rehearse
-    from fsdp2lint.rehearse.words import as_json, told
+    from fsdp2lint.rehearse.words import as_json, rendered
 
     is_module, environment = module is not None, dict[str, str]()
     if split(words) is not None:
@@ -122,7 +122,7 @@ def command(
     except CannotRun as problem:
         raise click.ClickException(str(problem)) from problem
     report = as_json(rehearsal) if output_format == "json" else ""
-    sys.stdout.write(report or told(rehearsal, colour=coloured(color)))
+    sys.stdout.write(report or rendered(rehearsal, colour=coloured(color)))
     return rehearsal.exit_code
 
 

@@ -100,7 +100,7 @@ def _by_git(
     if not wanted:
         return None, None
     if len(wanted) > 1:
-        raise click.UsageError(f"--{wanted[0]} and --{wanted[1]} exclude each other")
+        raise click.UsageError(f"--{wanted[0]} and --{wanted[1]} cannot be used together")
     if "-" in paths:
         raise click.UsageError(f"--{wanted[0]} is about files, not standard input")
     from fsdp2lint.system import git

@@ -47,7 +47,7 @@ def command(
     **given: Any,
 ) -> int:
     """Print what happens in the script FILE, in order: what is sharded, which parameters an optimizer
-    takes, who computes, what is saved; under which conditions, and through which calls.
+    takes, which modules run, what is saved; under which conditions, and through which calls.
 
     With FUNCTION, only what happens while that function runs. What the configuration says about functions
     (`knowledge`) applies here too.
@@ -68,10 +68,10 @@ def command(
         raise click.ClickException(where + problem.message) from problem
     session = configured([file], given)
     try:
-        told_of_functions = session.settings(session.main).told
+        hints = session.settings(session.main).hints
     except BadSetting as error:
         raise click.ClickException(str(error)) from error
-    project = Project.of([source], project_roots([file]), told_of_functions)
+    project = Project.of([source], project_roots([file]), hints)
     seen = [(trace, list(_events(trace, function, every))) for trace in traces(project)]
     shown = [(trace, events) for trace, events in seen if events]
     if not shown and function:

@@ -136,7 +136,7 @@ def command(
     from fsdp2lint.prove.ladder import text
     from fsdp2lint.prove.places import NoEntry, find, scripts
     from fsdp2lint.prove.planning import planned
-    from fsdp2lint.prove.words import as_json, told
+    from fsdp2lint.prove.words import as_json, rendered
     from fsdp2lint.rehearse.commands import NoCommand
     from fsdp2lint.rehearse.rehearse import CannotRun, require_torch
 
@@ -176,7 +176,7 @@ def command(
         raise click.ClickException(str(problem)) from problem
     verification.plans = plans
     shown = as_json(verification) if output_format == "json" else ""
-    sys.stdout.write(shown or told(verification, colour=coloured(color)))
+    sys.stdout.write(shown or rendered(verification, colour=coloured(color)))
     if report is not None:
         _report(verification, old, new, entries, report)
     return verification.exit_code

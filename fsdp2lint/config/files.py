@@ -18,7 +18,7 @@ _MAX_EXTENDED = 16
 
 
 class Spot(NamedTuple):
-    """Where a setting stands."""
+    """Where a setting is."""
 
     file: str
     line: int = 0
@@ -28,7 +28,7 @@ class Spot(NamedTuple):
 
 
 INLINE = Spot("--config")
-"""Where a setting stands that was said on the command line in the words of a file."""
+"""Where a setting is that was said on the command line in the words of a file."""
 
 
 class Fault(NamedTuple):
@@ -57,9 +57,9 @@ class Config(NamedTuple):
     file: str | None = None
     given: Mapping[str, Any] = {}
     places: Mapping[str, Spot] = {}
-    """Where each key stands."""
+    """Where each key is."""
     faults: tuple[Fault, ...] = ()
-    """What stands in the file and means nothing."""
+    """What is in the file and means nothing."""
 
 
 class Configs:
@@ -204,7 +204,7 @@ def _parsed(path: str, raw: bytes, above: tuple[str, ...] = ()) -> Config | None
         return Spot(shown, toml.line_of(text, (*prefix, *inner)))
 
     if not isinstance(table, dict):
-        raise BadConfig(Fault(spot(), "`tool.fsdp2lint` is no table"))
+        raise BadConfig(Fault(spot(), "`tool.fsdp2lint` is not a table"))
     from fsdp2lint.config.options import checked
 
     given, wrong = checked(table)
@@ -264,7 +264,7 @@ def _extended(own: Config, above: tuple[str, ...]) -> Config:
 
 
 def _absolute(given: Mapping[str, Any], folder: str) -> dict[str, Any]:
-    """Paths and patterns with a slash are relative to the file in which they stand."""
+    """Paths and patterns with a slash are relative to the file in which they are."""
 
     def path(text: str) -> str:
         return os.path.normpath(os.path.join(folder, os.path.expanduser(text)))

@@ -1,4 +1,4 @@
-"""What may stand in a configuration file: its keys, their types, and what they mean."""
+"""What may be in a configuration file: its keys, their types, and what they mean."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def _right(
     wrong: list[Wrong],
     number: str = "",
 ) -> Any:
-    """What may stand at a path, as the member with a number, of a value that stands there; UNSET for nothing."""
+    """What may be at a path, as the member with a number, of a value that is there; UNSET for nothing."""
     error = _error(whole(value)) or _nul(value)
     if error is None:
         return value
@@ -213,7 +213,7 @@ def _error(given: Mapping[str, Any]) -> str | None:
 
 
 def _spelled(path: tuple[str, ...]) -> str:
-    """A path as it is said: entries of a table whose keys are free stand in quotes."""
+    """A path as it is said: entries of a table whose keys are free are in quotes."""
     key, *inner = path
     if not inner:
         return key

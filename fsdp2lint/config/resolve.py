@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from fsdp2lint.config.files import INLINE, Config, Fault
 from fsdp2lint.config.settings import OLDEST_TORCH, BadSetting, Plugin, Settings
-from fsdp2lint.model.told import NOTHING_TOLD, Told
+from fsdp2lint.model.hints import NO_HINTS, Hints
 from fsdp2lint.system.discover import EXCLUDED, PACKAGES, SUFFIXES, Exclusion
 from fsdp2lint.system.files import TEXTS
 
@@ -47,7 +47,7 @@ def settings(config: Config, given: Given) -> Settings:
         ),
         fixable=_listed(value("fixable", config, given)),
         unfixable=added("unfixable"),
-        told=_told(config),
+        hints=_hints(config),
         plugins=_plugins(config),
     )
 
@@ -56,8 +56,8 @@ def aimed(settings_: Settings, folder: str, targets: Targets) -> Settings:
     """The settings with what the project around ``folder`` asks for: its torch release, if none was named,
     the newest releases of frameworks, and what the Trainer means by FSDP in those that are allowed.
     """
-    told = settings_.told._replace(trainer_version=targets.trainer_version(folder))
-    settings_ = settings_._replace(limits=targets.limits(folder), told=told)
+    hints = settings_.hints._replace(trainer_version=targets.trainer_version(folder))
+    settings_ = settings_._replace(limits=targets.limits(folder), hints=hints)
     if settings_.target_torch:
         return settings_
     found = targets.around(folder)
@@ -100,7 +100,7 @@ def documents(config: Config, given: Given) -> tuple[str, ...]:
 
 
 def blamed(error: BadSetting, config: Config, given: Given) -> tuple[str, Fault]:
-    """The key of a configuration file under which a value stands that means nothing, and what is wrong.
+    """The key of a configuration file under which a value is that means nothing, and what is wrong.
 
     Raises:
         BadSetting: the command line said it.
@@ -143,9 +143,9 @@ def _plugins(config: Config) -> tuple[Plugin, ...]:
     return plugins(tuple(names))
 
 
-def _told(config: Config) -> Told:
+def _hints(config: Config) -> Hints:
     said = config.given.get("knowledge")
     if not said:
-        return NOTHING_TOLD
+        return NO_HINTS
     named: dict[str, Any] = {key.replace("-", "_"): tuple(names) for key, names in said.items()}
-    return Told(**named)
+    return Hints(**named)

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple, get_args
 
-from fsdp2lint.model.told import NOTHING_TOLD, Limits, Told
+from fsdp2lint.model.hints import NO_HINTS, Hints, Limits
 
 if TYPE_CHECKING:
     from packaging.version import Version
@@ -25,7 +25,7 @@ DEFAULT_SELECT = (*DEFAULT_GROUPS, "FSDP101", "FSDP601")
 class BadSetting(Exception):
     """A setting that means nothing; the message says which and what was perhaps meant.
 
-    ``about`` is the selector or value that is wrong, so that whoever knows can say where it stands.
+    ``about`` is the selector or value that is wrong, so that whoever knows can say where it is.
     """
 
     def __init__(self, message: str, about: str = "") -> None:
@@ -42,7 +42,7 @@ class Plugin(NamedTuple):
 
 
 class Settings(NamedTuple):
-    """What the user asked of a run. Selectors: ``ALL``, a code, the beginning of one, a name, a group."""
+    """The options of a run. Selectors: ``ALL``, a code, the beginning of one, a name, a group."""
 
     select: tuple[str, ...] | None = None
     """What runs in place of the default; nothing when it is empty."""
@@ -55,7 +55,7 @@ class Settings(NamedTuple):
     fixable: tuple[str, ...] | None = None
     """Whose fixes may be made: everyone's when nobody said."""
     unfixable: tuple[str, ...] = ()
-    told: Told = NOTHING_TOLD
+    hints: Hints = NO_HINTS
     preview: bool = False
     """Whether rules that are being tried out run like others."""
     plugins: tuple[Plugin, ...] = ()

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from fsdp2lint.model.told import Limit, Limits
+from fsdp2lint.model.hints import Limit, Limits
 from fsdp2lint.system.files import MAX_TEXT, read
 
 _MARKS = ("pyproject.toml", "setup.py", "setup.cfg")
@@ -121,14 +121,14 @@ def _limit_in(places: Sequence[list[str]], name: str) -> Limit | None:
     """What the first place that names a package allows of it; None where that has no end."""
     for requirements in places:
         named = [one for one in requirements if _is_about(one, name)]
-        limits = [_limit(one, name) for one in named]
+        limits = [_limit(one) for one in named]
         known = [limit for limit in limits if limit is not None]
         if limits:
             return max(known, key=lambda limit: limit.before) if len(known) == len(limits) else None
     return None
 
 
-def _limit(requirement: str, name: str) -> Limit | None:
+def _limit(requirement: str) -> Limit | None:
     """``accelerate==1.5.2`` allows nothing from just behind 1.5.2 on, ``accelerate~=1.5.2`` nothing from 1.6 on."""
     wanted = requirement.partition(";")[0].strip()
     befores = []
@@ -210,7 +210,7 @@ def _installed(root: str) -> Iterator[str]:
 
 
 def _words_installed(text: str) -> Iterator[str]:
-    """What stands behind `pip install` and its like, without options."""
+    """What is behind `pip install` and its like, without options."""
     for line in _INSTALL.findall(text):
         words = re.findall(r"""(?:"[^"]*"|'[^']*'|[^\s"'\\])+""", line)
         yield from (word.replace('"', "").replace("'", "") for word in words if word[0] != "-")

@@ -1,4 +1,4 @@
-"""Reading and writing TOML, and the line on which a key stands: the parsers do not tell it."""
+"""Reading and writing TOML, and the line of each key, which the parsers do not give."""
 
 from __future__ import annotations
 

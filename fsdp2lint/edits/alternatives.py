@@ -32,11 +32,11 @@ def means(source: Source, one: Imported, node: cst.CSTNode) -> bool | None:
     if tried in layout.ancestors(node):
         here = _is_in_body(layout, tried, node)
         return None if here is None else here is first
-    told = dict(_told(tried))
+    outcomes = dict(_outcomes(tried))
     bound = Names.of(source).bindings.get(one.scope, {})
     for name, holds in _tests_around(layout, node):
-        if name in told and all(tried in layout.ancestors(b) for b in bound.get(name, ())):
-            return (told[name] is holds) is first
+        if name in outcomes and all(tried in layout.ancestors(b) for b in bound.get(name, ())):
+            return (outcomes[name] is holds) is first
     return None
 
 
@@ -66,14 +66,14 @@ def may_be_meant(source: Source, one: Imported) -> bool:
 
 
 def _is_in_body(layout: Layout, tried: cst.Try, node: cst.CSTNode) -> bool | None:
-    """Whether a node stands in what is tried; False in a handler, None elsewhere."""
+    """Whether a node is in what is tried; False in a handler, None elsewhere."""
     around = set(layout.ancestors(node))
     if tried.body in around:
         return True
     return False if around.intersection(tried.handlers) else None
 
 
-def _told(tried: cst.Try) -> Iterator[tuple[str, bool]]:
+def _outcomes(tried: cst.Try) -> Iterator[tuple[str, bool]]:
     """The names by which the script knows later what happened, and whether they are true when nothing was raised."""
     there = dict(_bound(tried.body))
     for name, holds in there.items():
@@ -95,7 +95,7 @@ def _bound(block: cst.BaseSuite) -> Iterator[tuple[str, bool]]:
 
 
 def _tests_around(layout: Layout, node: cst.CSTNode) -> Iterator[tuple[str, bool]]:
-    """The names that tests around a node ask, and whether they are true where it stands."""
+    """The names that tests around a node ask, and whether they are true where it is."""
     inner = node
     for outer in layout.ancestors(node):
         if isinstance(outer, cst.If | cst.IfExp) and inner is not outer.test:

@@ -189,7 +189,7 @@ def compose(text: str, first: Sequence[Span], second: Sequence[Span]) -> tuple[S
 
 
 def _placed(spans: Sequence[Span]) -> list[tuple[int, int, Span]]:
-    """Where the new texts of replacements stand in the outcome."""
+    """Where the new texts of replacements are in the outcome."""
     placed: list[tuple[int, int, Span]] = []
     shift = 0
     for span in spans:

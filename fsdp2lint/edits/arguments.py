@@ -19,6 +19,18 @@ Which = str | int | cst.Arg
 Value = str | Callable[[Inner], str]
 
 
+def argument(call: cst.CSTNode | None, position: int, name: str) -> cst.Arg | None:
+    """The argument that is written in a call at ``position`` (-1: at none) or as ``name``."""
+    starred = False
+    for index, arg in enumerate(call.args if isinstance(call, cst.Call) else ()):
+        starred = starred or arg.star != ""
+        if arg.keyword is not None and arg.keyword.value == name:
+            return arg
+        if arg.keyword is None and index == position and not starred:
+            return arg
+    return None
+
+
 @dataclass(slots=True, eq=False)
 class _Work:
     """What becomes of the arguments of one call."""
@@ -85,7 +97,7 @@ class Arguments(Edit):
         return self
 
     def replace(self, which: Which, value: Value) -> Arguments:
-        """Another value: text, or a function of the :class:`Inner` of the value as it stands."""
+        """Another value: text, or a function of the :class:`Inner` of the value as it is."""
         self._steps.append(lambda work: work.values.update({self._index(which): value}))
         return self
 
@@ -173,7 +185,7 @@ def _kept(layout: Layout, call: cst.Call, index: int, work: _Work) -> Iterator[C
     if value is not None:
         at = layout.span(arg.value)
         yield Change(*at, value, level=2 * layout.depth(arg.value))
-    around = value is None and _needs_parentheses(call, arg, work, name)
+    around = value is None and _needs_parentheses(arg, work, name)
     if name is not None and arg.keyword is not None:
         yield Change(*layout.span(arg.keyword), name, level=2 * layout.depth(arg.keyword))
     elif name is not None or around:
@@ -182,8 +194,8 @@ def _kept(layout: Layout, call: cst.Call, index: int, work: _Work) -> Iterator[C
         yield Change(end, end, ")")
 
 
-def _needs_parentheses(call: cst.Call, arg: cst.Arg, work: _Work, name: str | None) -> bool:
-    """Whether a value stands bare only because nothing is beside it: ``sum(x for x in y)``."""
+def _needs_parentheses(arg: cst.Arg, work: _Work, name: str | None) -> bool:
+    """Whether a value is bare only because nothing is beside it: ``sum(x for x in y)``."""
     if not isinstance(arg.value, cst.GeneratorExp | cst.NamedExpr) or arg.value.lpar:
         return False
     generator = isinstance(arg.value, cst.GeneratorExp)

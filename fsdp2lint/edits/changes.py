@@ -3,7 +3,7 @@
 A change replaces one stretch of a text. Inside the stretch there may be other changes: they are made
 first, and the outer change asks for their outcome through its :class:`Inner`. Two changes conflict when
 they overlap without nesting, when they replace the same stretch, or when the outer one leaves out a part
-in which the inner one stands.
+in which the inner one is.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class Made:
         _check_all_seen(self.outer, self.seen)
 
     def between(self, start: int, end: int, changes: Sequence[Change]) -> str:
-        """The text from ``start`` to ``end`` with those of the changes, and inside them, that stand there."""
+        """The text from ``start`` to ``end`` with those of the changes, and inside them, that are there."""
         pieces: list[str] = []
         at = start
         changes = _deepest(changes, start, end)
@@ -208,7 +208,7 @@ def _words(layout: Layout, change: Change) -> str:
 
 
 def _needs_parentheses(node: cst.CSTNode) -> bool:
-    """Whether a node without parentheses of its own can only stand where it stands."""
+    """Whether a node without parentheses of its own can only be where it is."""
     kind = type(node).__name__
     if getattr(node, "lpar", ()):
         return False

@@ -36,7 +36,7 @@ class CommaList:
     def remove(self, gone: Iterable[int]) -> Iterator[Change]:
         """Without the items at these places.
 
-        A comment goes when it shares the lines of one that goes, or stands right above an argument that goes.
+        A comment goes when it shares the lines of one that goes, or is right above an argument that goes.
         """
         away = set(gone)
         for index in sorted(away):
@@ -78,7 +78,7 @@ class CommaList:
         return Change(at, at, "".join(f"{indent}{t},{self.layout.newline}" for t in new))
 
     def instead(self, index: int, new: Sequence[str]) -> Change:
-        """Other items where one stands."""
+        """Other items where one is."""
         return self._going(*self.spans[index], ", ".join(new))
 
     def _remove(self, index: int, away: set[int]) -> Iterator[Change]:

@@ -1,4 +1,4 @@
-"""Dictionaries that a file writes out: what stands at each of their keys, and which ones reach a call."""
+"""Dictionaries that a file writes out: what is at each of their keys, and which ones reach a call."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def reaching(source: Source, node: cst.BaseExpression, moment: Moment) -> set[Di
 def _from(
     source: Source, node: cst.BaseExpression, moment: Moment, out: int, depth: int
 ) -> Iterator[Display]:
-    """``out`` says how many calls further out than the moment ``node`` stands."""
+    """``out`` says how many calls further out than the moment ``node`` is."""
     if depth > MAX_DEPTH:
         raise NotInText
     if isinstance(node, cst.IfExp):
@@ -67,7 +67,7 @@ def _from(
 def _given(
     source: Source, node: cst.Name, moment: Moment, out: int
 ) -> Iterator[tuple[Source, cst.BaseExpression, int]]:
-    """What binds a name, and how far out that stands."""
+    """What binds a name, and how far out that is."""
     names = Names.of(source)
     scope = names.owner(node.value, scope_of(Layout.of(source).ancestors(node)))
     for binding in names.bindings[scope][node.value] if scope is not None else ():

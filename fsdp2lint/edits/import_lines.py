@@ -1,4 +1,4 @@
-"""Imports that came to stand on several lines for names that are gone again: back on one line."""
+"""Imports that came to be on several lines for names that are gone again: back on one line."""
 
 from __future__ import annotations
 

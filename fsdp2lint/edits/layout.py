@@ -1,4 +1,4 @@
-"""Where the nodes of a source stand in its text, as offsets, and which node holds which."""
+"""Where the nodes of a source are in its text, as offsets, and which node holds which."""
 
 from __future__ import annotations
 
@@ -93,6 +93,10 @@ class Layout:
             yield parent
             parent = self.parents.get(parent)
 
+    def function(self, node: cst.CSTNode) -> cst.FunctionDef | None:
+        """The innermost function around a node."""
+        return next((a for a in self.ancestors(node) if isinstance(a, cst.FunctionDef)), None)
+
     def depth(self, node: cst.CSTNode) -> int:
         """How many nodes are around ``node``."""
         return sum(1 for _ in self.ancestors(node))
@@ -158,13 +162,13 @@ class Layout:
         raise ValueError(f"{type(node).__name__} is not part of a statement")
 
     def line(self, statement: cst.CSTNode) -> cst.CSTNode:
-        """What stands in the block for a statement: a compound one itself, the line of a small one."""
+        """What is in the block for a statement: a compound one itself, the line of a small one."""
         if isinstance(statement, cst.BaseSmallStatement):
             return self.parents[statement]
         return statement
 
     def block(self, statement: cst.CSTNode) -> cst.CSTNode:
-        """The module or suite that a statement stands in."""
+        """The module or suite that a statement is in."""
         line = self.line(statement)
         return line if isinstance(line, cst.SimpleStatementSuite) else self.parents[line]
 
@@ -178,7 +182,7 @@ class Layout:
         return self.line_start(self.span(line)[0])
 
     def comments_above(self, line: cst.CSTNode) -> int:
-        """Where the comment lines begin that stand directly above a statement; its top if there are none."""
+        """Where the comment lines begin that are directly above a statement; its top if there are none."""
         start = self.top(line)
         for empty in reversed(getattr(line, "leading_lines", ())):
             if empty.comment is None:
@@ -187,7 +191,7 @@ class Layout:
         return start
 
     def blank_above(self, offset: int) -> int:
-        """Where the blank lines begin that stand directly above the line that begins at ``offset``."""
+        """Where the blank lines begin that are directly above the line that begins at ``offset``."""
         while offset > 0:
             above = self.line_start(offset - 1)
             if self.text[above:offset].strip():
@@ -221,7 +225,7 @@ class Layout:
         return max(last, below)
 
     def indentation(self, line: cst.CSTNode) -> str:
-        """The whitespace before a statement that stands on a line of its own."""
+        """The whitespace before a statement that is on a line of its own."""
         start = self.span(line)[0]
         return self.text[self.line_start(start) : start]
 

@@ -181,12 +181,13 @@ class Names:
             while isinstance(scope, cst.BaseComp):
                 scope = self.scopes[scope]
         if isinstance(name, cst.BaseExpression):
-            for bound in _names_in(name):
-                self._bind(bound.value, node, scope)
-            if isinstance(node, cst.AugAssign) or not isinstance(name, cst.Name):
-                self._later(scope, *(n for n in _others_in(name)))
-                if isinstance(node, cst.AugAssign):
-                    self._later(scope, name)
+            for target in _targets_in(name):
+                if isinstance(target, cst.Name):
+                    self._bind(target.value, node, scope)
+                else:
+                    self._later(scope, target)
+            if isinstance(node, cst.AugAssign):
+                self._later(scope, name)
         self._later(scope, *(c for c in children(node) if c is not name))
 
     def _renames(self, value: cst.BaseExpression, *targets: cst.BaseExpression) -> None:
@@ -319,23 +320,12 @@ def _params(params: cst.Parameters) -> Iterator[cst.Param]:
         yield params.star_kwarg
 
 
-def _names_in(target: cst.CSTNode) -> Iterator[cst.Name]:
-    """The names that a target binds."""
-    todo = [target]
-    while todo:
-        one = todo.pop()
-        if isinstance(one, cst.Name):
-            yield one
-        elif isinstance(one, cst.Tuple | cst.List):
-            todo += (element.value for element in one.elements)
-
-
-def _others_in(target: cst.CSTNode) -> Iterator[cst.CSTNode]:
-    """What a target uses: the ``a`` of ``a.b = …``."""
+def _targets_in(target: cst.CSTNode) -> Iterator[cst.CSTNode]:
+    """The targets in ``a, (b, c.d) = …``: the names are bound, the others used."""
     todo = [target]
     while todo:
         one = todo.pop()
         if isinstance(one, cst.Tuple | cst.List):
             todo += (element.value for element in one.elements)
-        elif not isinstance(one, cst.Name):
+        else:
             yield one

@@ -13,7 +13,7 @@ stays as it is, byte for byte. A fix is a tuple of edits, all made or none:
 ``new`` is an :class:`Inner`: ``new.text`` is the whole text of the node, ``new(child)`` that of a node
 inside; edits of those have already been made, so edits nest. Use :class:`Rewrite` and not ``source.code``
 whenever text of the file is kept: it keeps comments and line breaks, and other fixes stay possible.
-A node does not include the parentheses around it; if the new text binds looser than what stands around
+A node does not include the parentheses around it; if the new text binds looser than what is around
 the node, it gets parentheses. An edit that changes nothing is no edit.
 
 **Statements** (:mod:`fsdp2lint.edits.statements`); any node inside the statement names it, so pass

@@ -22,7 +22,6 @@ _BUILTINS = frozenset(dir(builtins)) | {
     *("__file__", "__name__", "__doc__", "__spec__", "__path__", "__package__", "__class__"),
     *("__builtins__", "__annotations__", "__loader__", "get_ipython", "WindowsError"),
 }
-_FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 _LEAVES = frozenset(
     ("ctx", "op", "ops", "id", "attr", "kind", "level", "module", "type_comment", "conversion")
 )
@@ -45,8 +44,8 @@ def unbound(text: str) -> set[Read]:
     if any(isinstance(n, ast.ImportFrom) and n.names[0].name == "*" for n in nodes):
         module = None  # anything may come from there
     else:
-        told = (name for n in nodes if isinstance(n, ast.Global) for name in n.names)
-        module = frozenset(_bound_in(tree.body)) | set(told)
+        global_names = (name for n in nodes if isinstance(n, ast.Global) for name in n.names)
+        module = frozenset(_bound_in(tree.body)) | set(global_names)
     scope = _Scope("", frozenset(), module, is_function=False)
     scope.block(tree.body, set())
     return scope.found
@@ -79,7 +78,7 @@ def _walk(*nodes: ast.AST) -> Iterator[ast.AST]:
 
 
 def _inside(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
-    """The nodes of a scope: functions and classes in it, and not what stands in those."""
+    """The nodes of a scope: functions and classes in it, and not what is in those."""
     todo = list(nodes)
     while todo:
         node = todo.pop()

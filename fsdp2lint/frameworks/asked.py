@@ -58,7 +58,7 @@ KEYS: dict[Framework, tuple[str, ...]] = {
         "mixed_precision_policy",
     ),
 }
-"""What may stand in ``fsdp_config``, without the prefix ``fsdp_``."""
+"""What may be in ``fsdp_config``, without the prefix ``fsdp_``."""
 
 PARALLELISM = "parallelism_config_"
 
@@ -71,7 +71,7 @@ OF_ACCELERATE = (
     *("tpu_name", "tpu_zone", "tpu_use_cluster", "tpu_use_sudo", "command_file", "commands"),
     *("tpu_vm", "tpu_env", "dynamo_config", "dynamo_backend", "fp16"),
 )
-"""What may stand at the top of accelerate's file (``ClusterConfig``, and what ``process_config`` takes out)."""
+"""What may be at the top of accelerate's file (``ClusterConfig``, and what ``process_config`` takes out)."""
 
 OF_PARALLELISM = tuple(
     f"{PARALLELISM}{name}"

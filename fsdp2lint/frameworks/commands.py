@@ -238,7 +238,7 @@ def _value(written: str) -> str:
 
 
 def _filled_in(use: re.Match[str], known: dict[str, str]) -> str:
-    """The value of a variable where it is used, or the default that stands there."""
+    """The value of a variable where it is used, or the default that is there."""
     parts = use.groupdict()
     name = parts.get("name") or parts.get("bare") or ""
     if name in known:

@@ -93,7 +93,7 @@ class Scalar(Node):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Listing(Node):
-    """A list; ``flow`` when it stands in brackets."""
+    """A list; ``flow`` when it is in brackets."""
 
     items: tuple[Node, ...]
     flow: bool = True
@@ -114,7 +114,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Mapping(Node):
-    """Keys and values, in their order; ``flow`` when they stand in braces.
+    """Keys and values, in their order; ``flow`` when they are in braces.
 
     ``merged`` when some come from elsewhere (``<<: *other``), ``shared`` when other places refer to it.
     """

@@ -1,6 +1,6 @@
 """Recipes: YAML files that name the classes and functions of which a script builds what it trains.
 
-Which one a script reads stands in the script (``OmegaConf.load("train.yaml")``, ``@hydra.main(config_name="train")``) or in
+Which one a script reads is in the script (``OmegaConf.load("train.yaml")``, ``@hydra.main(config_name="train")``) or in
 the commands around it (``tune run train.py --config train.yaml``). Where there are several, what they have in common counts.
 
 Sources: torchtune/config/{_parse,_utils}.py (0.6), nemo_automodel/components/config/{_arg_parser,loader}.py (2025),

@@ -41,7 +41,7 @@ class _NoPython(Source):
         return _Text(self.text)
 
     def range(self, node: Any) -> Range:
-        """Where a node stands."""
+        """Where a node is."""
         return Range(*self._place(node.start), *self._place(node.end))
 
     def code(self, node: Any) -> str:

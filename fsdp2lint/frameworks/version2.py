@@ -480,7 +480,7 @@ class Rewriting:
         return first or top.entries[0]
 
     def _margin(self, entry: Entry) -> str:
-        """What stands before a key on its line."""
+        """What is before a key on its line."""
         return self.text[_line_start(self.text, entry.key.start) : entry.key.start]
 
 

@@ -94,13 +94,20 @@ class Run:
         return any(one is source and loaded for _, one, loaded in self.modules)
 
     def saw(self, bodies: Bodies) -> bool:
-        """Whether it looked into one of these functions and classes; into something, when nobody knows which."""
-        return bodies is None or not self.machine.looked.isdisjoint(bodies)
+        """Whether it looked into one of these functions and classes, or asked something of it that has another answer now;
+        into something, when nobody knows which.
+        """
+        if bodies is None or not self.machine.looked.isdisjoint(bodies):
+            return True
+        return any(
+            node in bodies and question(node, *given) is not answer
+            for (question, node, given), answer in self.machine.answers.items()
+        )
 
     def ask_again(self) -> None:
         """Let go of what its traces answered: a file that it loaded has another text."""
         for trace in self.traces:
-            trace.answers.clear()
+            trace.forget_derived()
 
 
 class Runs:

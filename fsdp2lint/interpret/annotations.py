@@ -38,6 +38,7 @@ from fsdp2lint.source.walk import walk
 if TYPE_CHECKING:
     from fsdp2lint.interpret.machine import Machine
     from fsdp2lint.interpret.scopes import Scope
+    from fsdp2lint.source.source import Source
 
 MAX_HANDS = 8
 """Through so many files a name is followed by import lines."""
@@ -366,13 +367,18 @@ def _taken_by_init(machine: Machine, cls: Class, name: str) -> cst.BaseExpressio
     init = variable.bindings[-1][1] if variable is not None and variable.bindings else None
     if not isinstance(init, Function):
         return None
-    machine.looked.add(cls.node)
     params = init.node.params
     for param in (*params.params, *params.kwonly_params):
         if param.name.value == name and param.annotation is not None:
-            kept_so = re.compile(rf"\bself\.{re.escape(name)}\b[^=\n]*= {re.escape(name)}\b")
-            return param.annotation.annotation if kept_so.search(cls.scope.source.said) else None
+            kept = machine.ask(_keeps, cls.node, cls.scope.source, name)
+            return param.annotation.annotation if kept else None
     return None
+
+
+def _keeps(cls: cst.ClassDef, source: Source, name: str) -> bool:
+    """Whether a class, or another of its file, keeps an argument under its own name."""
+    kept_so = rf"\bself\.{re.escape(name)}\b[^=\n]*= {re.escape(name)}\b"
+    return re.search(kept_so, source.said) is not None
 
 
 @lru_cache(maxsize=5_000)

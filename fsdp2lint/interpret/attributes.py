@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from fsdp2lint.interpret import classes, conditions, instances
 from fsdp2lint.interpret.annotations import stranger_attribute
-from fsdp2lint.interpret.displays import store
+from fsdp2lint.interpret.displays import each_apart, store
 from fsdp2lint.interpret.functions import speaks_of_sharding
 from fsdp2lint.interpret.imports import Namespace, module_of_names, one_of_names
 from fsdp2lint.interpret.unseen import as_it_is_called
@@ -38,6 +38,7 @@ from fsdp2lint.model.values import (
     Unknown,
     Value,
     Wrapped,
+    of_buffers,
     of_parameters,
 )
 
@@ -126,7 +127,7 @@ def _has(machine: Machine, made: Instance, name: str) -> bool:
 
 
 def _may_be_set(machine: Machine, owner: Value, stored: Value) -> bool:
-    """Whether the constant of a settings object may have been overridden out of sight."""
+    """Whether the constant of a settings object may have been overridden by unresolved code."""
     if not isinstance(stored, Literal) or type(owner) is not Instance:
         return False
     return owner in machine.memory.out or owner in machine.memory.loose
@@ -186,12 +187,8 @@ def method(machine: Machine, value: Value, name: str) -> Value | None:
 def set_(machine: Machine, owner: Value, name: str, value: Value, site: Site) -> None:
     """``owner.name = value``."""
     if isinstance(owner, Either):
-        here = machine.here
-        for guards, one in owner.apart():
-            machine.here = here.and_(guards)
-            if not machine.here.impossible:
-                set_(machine, one, name, value, site)
-        machine.here = here
+        for one in each_apart(machine, owner):
+            set_(machine, one, name, value, site)
         return
     if isinstance(owner, Namespace):
         owner.write(machine, name, value)
@@ -215,7 +212,7 @@ def set_(machine: Machine, owner: Value, name: str, value: Value, site: Site) ->
         machine.memory.escape(value)
     if watched and (before is None or not same(before, value)):
         machine.record(Assigned(machine.moment(site), owner, name, value))
-    if name != "names" and of_parameters(owner):
+    if name != "names" and (of_parameters(owner) or (name == "data" and of_buffers(owner))):
         machine.record(Written(machine.moment(site), owner, name, value))
         if name not in ("data", "grad", "requires_grad"):
             machine.memory.tags.add(name)
@@ -371,7 +368,8 @@ def _one_of_registered(machine: Machine, table: Container, key: Value, site: Sit
     every = list(machine.memory.entries(table, machine.here))
     if not every or not all(_makes(machine, v) for _, v in every):
         return None
-    found = _one_of_entries(machine, table, key, site, MAX_OPTIONS - 1)
+    by_name = any(_names_module(machine, _first(machine, v)) for _, v in every)
+    found = _one_of_entries(machine, table, key, site, 3 if by_name else MAX_OPTIONS - 1)
     rest = table.part(("[]", key))
     return Either((*found.options, (ALWAYS, rest))) if isinstance(found, Either) else None
 
@@ -391,9 +389,23 @@ _DTYPE = re.compile(r"torch\.(bool|double|half|(b?float|u?int|complex)\d+\w*)")
 
 
 def _makes(machine: Machine, value: Value) -> bool:
-    """Whether a value is a class or a function, one of several, or a tuple that begins with one."""
-    first = _first(machine, value)
-    return all(isinstance(one, Class | Function | Partial | Bound) for one in options(first))
+    """Whether a value is a class or a function, one of several, the name of a module of the project, or a tuple that
+    begins with one.
+    """
+    return all(
+        isinstance(one, Class | Function | Partial | Bound) or _names_module(machine, one)
+        for one in options(_first(machine, value))
+    )
+
+
+def _names_module(machine: Machine, value: Value) -> bool:
+    """Whether a value is the dotted name of a module of the project, to be imported when it is asked for."""
+    name = value.value if isinstance(value, Literal) else None
+    return (
+        isinstance(name, str)
+        and "." in name
+        and machine.project.resolve(name, 0, machine.source) is not None
+    )
 
 
 def _first(machine: Machine, value: Value) -> Value:
@@ -429,10 +441,11 @@ def _one_of_entries(
     refused: frozenset[Clause] = frozenset()
     chosen: list[tuple[Guards, Value]] = []
     for names, entry in entries[:most]:
-        if not all(isinstance(name, str) for name in names):
+        keys = [_stored_key(machine, name) for name in names]
+        known = [one for one in keys if one is not None]
+        if len(known) < len(keys):
             return table.part(("[]", key))
-        literals = [machine.literal(key_of(str(name))) for name in names]
-        tests = [conditions.compare(machine, key, "==", literal) for literal in literals]
+        tests = [conditions.compare(machine, key, "==", one) for one in known]
         sides = [conditions.sides(machine, test, site) for test in tests]
         taken = [held for held, _ in sides if held is not None]
         if taken:
@@ -441,6 +454,14 @@ def _one_of_entries(
                 chosen.append((guards, entry))
         refused = refused.union(*(failed for _, failed in sides if failed is not None))
     return Either(tuple(chosen)) if chosen else table.part(("[]", key))
+
+
+def _stored_key(machine: Machine, name: Hashable) -> Value | None:
+    """The key of an entry: a constant, or a class (``MODELS = {LlamaConfig: Llama}``)."""
+    if isinstance(name, str):
+        return machine.literal(key_of(name))
+    held = name[1] if isinstance(name, tuple) and name[0] == "[]" else None
+    return held if isinstance(held, Class | External) else None
 
 
 def _by_what_they_hold(
@@ -460,7 +481,7 @@ def _speaks_of_sharding(machine: Machine, entry: Value) -> bool:
     made = _first(machine, entry)
     if isinstance(made, Bound):
         made = made.function
-    return isinstance(made, Class | Function) and speaks_of_sharding(made.node)
+    return isinstance(made, Class | Function) and machine.ask(speaks_of_sharding, made.node)
 
 
 def _constant_entry(machine: Machine, value: Value, key: Literal) -> Value | None:

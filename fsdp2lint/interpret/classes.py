@@ -174,7 +174,7 @@ def _has_slots(cls: Class) -> bool:
 
 
 def seen_whole(cls: Value) -> bool:
-    """Whether every base of a class is in sight or is a plain ``nn.Module``/``object``."""
+    """Whether every base of a class is resolved or is a plain ``nn.Module``/``object``."""
     return all(
         isinstance(c, Class)
         or (isinstance(c, External) and (c.name in MODULE_BASES or c.name in PLAIN_BASES))

@@ -1,4 +1,4 @@
-"""Tests: what is known to be true, and which guards a branch stands under."""
+"""Tests: what is known to be true, and which guards a branch is under."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Iterator
 from typing import TYPE_CHECKING
 
 import libcst as cst
@@ -10,12 +11,13 @@ from fsdp2lint.interpret.handlers import handles
 from fsdp2lint.interpret.imports import module_of_names
 from fsdp2lint.model.events import Assigned, Called
 from fsdp2lint.model.guards import ALWAYS
-from fsdp2lint.model.memory import EVERYWHERE
-from fsdp2lint.model.trace import same
+from fsdp2lint.model.memory import EVERYWHERE, entries_of_one
+from fsdp2lint.model.trace import options, same
 from fsdp2lint.model.values import Container, Either, External, Literal, Module, Value
 
 if TYPE_CHECKING:
     from fsdp2lint.interpret.machine import Machine
+    from fsdp2lint.model.guards import Guards
 
 
 @handles(cst.List, cst.Tuple, cst.Set)
@@ -53,10 +55,27 @@ def spread_into(machine: Machine, made: Container, value: Value) -> None:
         for key, entry in list(machine.memory.entries(value, machine.here)):
             machine.memory.write(made, key, machine.here, entry)
         made.open = made.open or value.open
+    elif isinstance(value, Either) and all(map(_is_dictionary, options(value))):
+        _spread_one_of(machine, made, value)
     else:
         made.open = True
         machine.memory.hold(made, value)
         machine.memory.write(made, ("of", value), machine.here, value)
+
+
+def _is_dictionary(value: Value) -> bool:
+    return isinstance(value, Container) and value.kind == "dict"
+
+
+def _spread_one_of(machine: Machine, made: Container, value: Either) -> None:
+    """Add the entries of one of several dictionaries: what only some of them hold may be missing."""
+    each: list[tuple[Guards, dict[Hashable, Value]]] = []
+    for guards, one in value.options:
+        if isinstance(one, Container):
+            each.append((guards, dict(machine.memory.entries(one, machine.here))))
+            made.open = made.open or one.open
+    for key, entry in entries_of_one(each, value.part):
+        machine.memory.write(made, key, machine.here, entry)
 
 
 def _making_a_module(machine: Machine) -> bool:
@@ -70,10 +89,34 @@ def _making_a_module(machine: Machine) -> bool:
     )
 
 
+def _loosen(machine: Machine, table: Container) -> None:
+    """The key may be any of those that are known: ``settings[name] = value`` for what the command line gives.
+
+    The constants of a table are not known any more; what else it holds is taken to be of another kind than what is stored.
+    """
+    for name, entry in machine.memory.entries(table, machine.here) if table.kind == "dict" else ():
+        if isinstance(name, str) and isinstance(entry, Literal):
+            machine.memory.write(table, name, machine.here, table.part(name))
+
+
+def each_apart(machine: Machine, value: Either) -> Iterator[Value]:
+    """Each of the values that one can be; what is done with it is done where it is that one."""
+    here = machine.here
+    for guards, one in value.apart():
+        machine.here = here.and_(guards)
+        if not machine.here.impossible:
+            yield one
+    machine.here = here
+
+
 def store(
     machine: Machine, owner: Value, key: Value, value: Value, node: cst.CSTNode | None = None
 ) -> None:
     """``owner[key] = value``; at ``node`` for all to see where it is ``os.environ["MASTER_PORT"] = …``."""
+    if isinstance(owner, Either) and not any(isinstance(one, Module) for one in options(owner)):
+        for one in each_apart(machine, owner):
+            store(machine, one, key, value, node)
+        return
     if isinstance(owner, External) and node is not None:
         moment, name = machine.moment(machine.site(node)), f"{owner.name}.__setitem__"
         nothing = machine.literal(None)
@@ -101,4 +144,5 @@ def store(
         return
     if isinstance(owner, Container):
         owner.open = True
+        _loosen(machine, owner)
     machine.memory.write(owner, ("[]", key), machine.here, value)

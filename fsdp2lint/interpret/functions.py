@@ -59,7 +59,7 @@ _KINDS = {
     "contextlib.asynccontextmanager": "contextmanager",
 }
 _OF_THE_CLASS = frozenset({"__class_getitem__", "__init_subclass__"})
-"""Methods that Python binds to the class without being told."""
+"""Methods that Python binds to the class by themselves."""
 _ACCESSORS = ("getter", "setter", "deleter")
 _STARTING = frozenset({"fastcore.script.call_parse", "fastcore.all.call_parse"})
 """Decorators that call their function in the program that runs (``fastcore/script.py``)."""
@@ -217,6 +217,9 @@ def enter(
             for value in (*args, *keywords.values()):
                 machine.escape(value, site, function.name)
         return as_annotated(machine, function, args, machine.unknown(site))
+    if not open_ and _lacks(function, len(args), keywords):
+        for value in (*args, *keywords.values()):
+            machine.escape(value, site, function.name)  # it raises, or a decorator adds the rest
     given = (*(("", value) for value in args), *keywords.items())
     idle = None if on_yield is not None else machine.idle_result(function, given)
     if idle is not None:
@@ -257,8 +260,18 @@ def enter(
     return result
 
 
+def _lacks(function: Function, given: int, keywords: dict[str, Value]) -> bool:
+    """Whether a call leaves out an argument that the function cannot do without."""
+    params = function.node.params
+    taken = (*params.posonly_params, *params.params)[given:]
+    return any(
+        param.default is None and param.name.value not in keywords
+        for param in (*taken, *params.kwonly_params)
+    )
+
+
 def _place(machine: Machine, function: Function, scope: Scope) -> tuple[Value, Value] | None:
-    """The place among the ranks that a function is told, and their number, where the place is a constant."""
+    """The place among the ranks that a function is given, and their number, where the place is a constant."""
     names = _names_of_place(function.node)
     if names is None:
         return None
@@ -274,7 +287,7 @@ def _note_place(
     subject: Value | None,
     site: Site,
 ) -> None:
-    """Write down that a function was told its place, for an object that it makes or gives."""
+    """Write down that a function was given its place, for an object that it makes or gives."""
     machine.placed.update(() if subject is None else options(subject))
     machine.record(Placed(machine.moment(site), function, subject, *place))
 
@@ -343,7 +356,7 @@ def as_annotated(
     if gives_its_own_kind(node):
         cls = receiver.cls if isinstance(receiver, Instance) else receiver
         return of_class(machine, result, cls) if isinstance(cls, Class) else result
-    load = _may_shard(machine, machine.frame.function)
+    load = _is_worth_reading(machine, machine.frame.function)
     return believed(machine, result, node.returns.annotation, function.scope, load=load)
 
 
@@ -361,7 +374,16 @@ def _run_body(machine: Machine, function: Function, frame: Frame, here: Guards) 
     found = list(reversed(frame.returned))
     if not machine.here.impossible and not (found and here.implies(found[-1][0])):
         found.append((machine.here.lasting, machine.literal(None)))
+    if not found and not here.impossible and frame.left and not _always_raises(function.node):
+        machine.barred.add(function.node)
     return choose(found, here) or machine.unknown()
+
+
+def _always_raises(node: cst.FunctionDef) -> bool:
+    """Whether a body ends in a ``raise`` under no test, as that of an abstract method does."""
+    last: cst.CSTNode = node.body.body[-1]  # of `def f(self): raise …` that is the `raise` itself
+    last = last.body[-1] if isinstance(last, cst.SimpleStatementLine) else last
+    return isinstance(last, cst.Raise)
 
 
 def _after(here: Guards, frame: Frame) -> Guards:
@@ -415,7 +437,7 @@ def _believed(machine: Machine, function: Function, param: cst.Param, value: Val
     """An argument of which nothing is known but what its annotation says."""
     if param.annotation is None or type(value) not in _BLANK:
         return value
-    load = _may_shard(machine, function)
+    load = _is_worth_reading(machine, function)
     return believed(machine, value, param.annotation.annotation, function.scope, load=load)
 
 
@@ -433,12 +455,14 @@ def _argument(
 
 
 def _unpacked(machine: Machine, function: Function, param: cst.Param) -> Value:
-    """What ``Model(**settings)`` hands over under a name: settings of the project are told by their class."""
+    """What ``Model(**settings)`` hands over under a name: settings of the project are known by their class."""
     name = param.name.value
     if param.annotation is None:
         return Unknown(name)
     node = param.annotation.annotation
-    known = annotated(machine, node, function.scope, name, load=_may_shard(machine, function))
+    known = annotated(
+        machine, node, function.scope, name, load=_is_worth_reading(machine, function)
+    )
     return known if type(known) is Instance else Unknown(name)
 
 
@@ -452,7 +476,7 @@ def stranger_keywords(machine: Machine, function: Function) -> dict[str, Value]:
 
 
 def stranger_arguments(machine: Machine, function: Function, bound: int) -> tuple[Value, ...]:
-    """Arguments of unknown origin for an entry nobody in sight calls; ``bound`` are given already."""
+    """Arguments of unknown origin for an entry no resolved code calls; ``bound`` are given already."""
     params = function.node.params
     asked = [*params.posonly_params, *params.params][bound:]
     made = tuple(_stranger(machine, function, p) for p in asked)
@@ -470,7 +494,7 @@ def _stranger(machine: Machine, function: Function, param: cst.Param) -> Value:
     if name in NAMED_RANKS:
         return rank(machine, NAMED_RANKS[name])
     if param.annotation is not None:
-        load = machine.project.budget.patience > 1 or _may_shard(machine, function)
+        load = machine.project.budget.patience > 1 or _is_worth_reading(machine, function)
         node = param.annotation.annotation
         known = annotated(machine, node, function.scope, name, load=load)
         if known is not None:
@@ -481,14 +505,13 @@ def _stranger(machine: Machine, function: Function, param: cst.Param) -> Value:
 _SHARDING = ("fully_shard", "fsdp", "parallelize")
 
 
-def _may_shard(machine: Machine, function: Function | None) -> bool:
+def _is_worth_reading(machine: Machine, function: Function | None) -> bool:
     """Whether a function is worth to read files for the classes of what it gets: it, or what it makes, may shard one."""
     if function is None:
         return True
     made = function.home if function.name == "__init__" else None
     asked = function.node if made is None else made.node
-    machine.looked.add(asked)
-    return speaks_of_sharding(asked)
+    return machine.ask(speaks_of_sharding, asked)
 
 
 def speaks_of_sharding(node: cst.CSTNode) -> bool:

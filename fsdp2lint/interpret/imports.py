@@ -295,7 +295,7 @@ def _called_like(machine: Machine, path: str) -> Iterator[str]:
 
 
 def _around_the_unknown(name: Value) -> tuple[str, str]:
-    """What stands before and behind the only part of a format string that is not known."""
+    """What is before and behind the only part of a format string that is not known."""
     if not (isinstance(name.key, tuple) and name.key[0] == "format" and len(name.key) > 2):
         return "", ""
     _, text, *values = name.key

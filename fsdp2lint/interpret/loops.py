@@ -29,6 +29,7 @@ from fsdp2lint.model.values import (
     External,
     Instance,
     Literal,
+    Logic,
     Module,
     Parameters,
     Part,
@@ -48,7 +49,7 @@ MAX_EXACT = 8
 
 
 def note_walk(machine: Machine, value: Value, site: Site) -> None:
-    """Write down that an object of a library is walked, as a loader of data, what has no order, or what was told its place."""
+    """Write down that an object of a library is walked, as a loader of data, what has no order, or what was given its place."""
     for one in [v for _, v in value.options] if isinstance(value, Either) else [value]:
         loader = isinstance(one, Instance) and isinstance(one.cls, External)
         if loader or one in machine.placed or (isinstance(one, Container) and one.shuffled):
@@ -57,8 +58,11 @@ def note_walk(machine: Machine, value: Value, site: Site) -> None:
 
 def elements(machine: Machine, value: Value, site: Site) -> list[Value]:
     """What the rounds of a loop over ``value`` see."""
-    if isinstance(value, Either):
-        each = [elements(machine, one, site) for _, one in value.options]
+    sides = [one for _, one in value.options] if isinstance(value, Either) else []
+    if isinstance(value, Logic) and value.operator == "or":  # `parts or []`
+        sides = list(value.operands)
+    if sides:
+        each = [elements(machine, one, site) for one in sides]
         turns = chain.from_iterable(zip_longest(*each))  # none of them hides the others
         return list(dict.fromkeys(one for one in turns if one is not None))[:MAX_EXACT]
     if isinstance(value, Container):
@@ -145,7 +149,7 @@ def _parameter_elements(machine: Machine, value: Parameters, take: bool = True) 
 
 
 def _iterated(machine: Machine, value: Instance, site: Site) -> list[Value]:
-    """An object of the project: its ``__iter__`` (and ``__next__``), when they are in sight."""
+    """An object of the project: its ``__iter__`` (and ``__next__``), when they are resolved."""
     method = machine.method(value, "__iter__")
     if method is None:
         return _rounds(value)
@@ -212,7 +216,7 @@ def _allowed(machine: Machine) -> int:
 
 
 def _see_body(machine: Machine, node: cst.For, round_: Callable[[Value], None]) -> None:
-    """A generator that yields nothing in sight must not hide the loop's body."""
+    """A generator that yields nothing that is resolved must not hide the loop's body."""
     first = next(iter(node.body.body), None)
     if first is not None and not _seen(machine, node.body):
         round_(machine.unknown())

@@ -103,6 +103,8 @@ def operate(machine: Machine, left: Value, symbol: str, right: Value) -> Value:
         folded = _fold(left.value, symbol, right.value)
         if folded is not None:
             return machine.literal(folded)
+    elif symbol == "%" and isinstance(right, Literal) and right.value == 1:
+        return machine.literal(0)  # of any whole number: accumulation over one step
     elif any(of_parameters(v) or of_world_size(v) for v in (left, right)):
         site = machine.site(machine.frame.statement or cst.Pass())
         machine.record(Operated(machine.moment(site), left, symbol, right))
@@ -166,7 +168,7 @@ def _fold(left: Any, symbol: str, right: Any) -> object:
 
 @handles(cst.BooleanOperation)
 def boolean(machine: Machine, node: cst.BooleanOperation) -> Value:
-    """``a and b``: the right side stands under the left one's guard."""
+    """``a and b``: the right side is under the left one's guard."""
     symbol = "and" if type(node.operator) is cst.And else "or"
     spine: list[cst.BaseExpression] = []
     first: cst.BaseExpression = node

@@ -1,4 +1,4 @@
-"""Calls that nobody can follow: what is handed over goes out of sight, what comes back is new."""
+"""Calls that nobody can follow: what is handed over escapes, what comes back is new."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ NAMED_RANKS = {
     "local_rank": "local",
     "node_rank": "node",
 }
-"""What scripts call their ranks (``args.rank``, ``self.local_rank``), where nothing in sight says more.
+"""What scripts call their ranks (``args.rank``, ``self.local_rank``), where nothing that is resolved says more.
 A module's ``rank`` is that of its low-rank factors (PEFT) and never meant."""
 
 _LOW_RANK = ("lora", "peft", "adapter", "low_rank", "svd")

@@ -112,7 +112,7 @@ class Call:
     def use_as_module(self, value: Value) -> None:
         """Remember that ``value`` is an ``nn.Module``: only those have what was asked of it.
 
-        A constant is none: where ``None`` stands, the program does not come here.
+        A constant is none: where ``None`` is written, the program does not come here.
         """
         if not isinstance(value, Literal):
             self.machine.modules_known.add(value)

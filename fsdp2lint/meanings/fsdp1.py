@@ -79,7 +79,7 @@ def _wrapped(call: Call, module: Value, options: dict[str, Value]) -> Value:
     def wrap(one: Value) -> Value:
         call.use_as_module(one)
         made = Wrapped(one, "fsdp1")
-        call.emit(Wrapping, module=one, by="fsdp1", result=made, options=options)
+        call.emit(Wrapping, module=one, by="fsdp1", result=made, options=options, open=call.open)
         return made
 
     return call.machine.spread(module, wrap)
@@ -220,7 +220,7 @@ def in_state_dict_type(call: Call) -> bool:
 
 
 def is_of_the_context(call: Call) -> bool:
-    """Whether a method is asked of what an open ``state_dict_type`` says in the same words, of unknown origin."""
+    """Whether a method is called on what an open ``state_dict_type`` says in the same words, of unknown origin."""
     asked = call.site.node
     if not isinstance(call.receiver, Unknown) or not isinstance(asked, cst.Call):
         return False

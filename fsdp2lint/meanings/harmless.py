@@ -1,7 +1,7 @@
 """Calls that change nothing of what they are given.
 
 What is listed neither here nor elsewhere lets its arguments escape: nobody can follow it. What known libraries do
-to a model stands in :mod:`fsdp2lint.meanings.libraries`.
+to a model is in :mod:`fsdp2lint.meanings.libraries`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from fsdp2lint.meanings.families import family, is_class_name
 from fsdp2lint.meanings.optim import note_use
 from fsdp2lint.meanings.registry import calls, method
 from fsdp2lint.meanings.results import context, fresh, instance, name_of, nothing, same
-from fsdp2lint.model.values import Container, Instance, Literal, Value
+from fsdp2lint.model.guards import ALWAYS
+from fsdp2lint.model.values import Container, Either, External, Instance, Literal, Value
 
 _QUIET = (
     "absl.logging.",
@@ -177,8 +178,23 @@ def enter_context(call: Call) -> Value | None:
     if isinstance(entered, Generator):
         given = call.machine.elements(entered, call.site)
         return given[0] if given else fresh(call)
+    _keep_open(call, entered)
     start = call.machine.method(entered, "__enter__")
     return entered if start is None else call.run(start)
+
+
+def _keep_open(call: Call, entered: Value) -> None:
+    """A setting of FSDP1 holds for what comes later, where the stack came by this call."""
+    ways = entered.options if isinstance(entered, Either) else ((ALWAYS, entered),)
+    if all(
+        isinstance(one, Instance)
+        and isinstance(one.cls, External)
+        and one.cls.name.endswith("FullyShardedDataParallel.state_dict_type")
+        for _, one in ways
+    ):
+        here = call.machine.here
+        held = Either(tuple((here.and_(guards), one) for guards, one in ways))
+        call.machine.within = (*call.machine.within, held)
 
 
 _ON_LISTS = (

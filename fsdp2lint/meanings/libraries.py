@@ -2,7 +2,7 @@
 
 They read it, run it, or keep it and call it later. None of them shards a model or rebuilds an optimizer behind
 the script's back, except by the functions that :class:`Library` names: those have a meaning of their own, or
-what they are given goes out of sight. A library that is not listed is code that nobody can follow.
+what they are given escapes. A library that is not listed is code that nobody can follow.
 """
 
 from __future__ import annotations

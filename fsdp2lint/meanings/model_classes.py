@@ -1,7 +1,7 @@
 """Which classes of libraries of models are ``nn.Module``s, as data: a table for each library, with its source.
 
 A class of the project that is derived from one of them is a module too, and what ``from_pretrained`` or
-``from_config`` give is an object of the class that they are asked of.
+``from_config`` give is an object of the class that they are called on.
 """
 
 from __future__ import annotations

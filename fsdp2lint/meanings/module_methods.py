@@ -79,7 +79,7 @@ def _may_be_module(value: Value) -> bool:
 
 @method("train", "eval", "requires_grad_", "share_memory")
 def switch(call: Call) -> Value | None:
-    """These return the module they are asked of; of something not known, that is what is left to assume."""
+    """These return the module they are called on; of something not known, that is what is left to assume."""
     receiver = call.receiver
     if receiver is None or not (call.is_module(receiver) or isinstance(receiver, Part | Unknown)):
         return None

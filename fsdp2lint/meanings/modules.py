@@ -13,7 +13,7 @@ from fsdp2lint.meanings.call import Call
 from fsdp2lint.meanings.families import family, is_class_name, last
 from fsdp2lint.meanings.model_classes import LOADERS, is_model_class
 from fsdp2lint.meanings.registry import calls, method
-from fsdp2lint.meanings.results import instance, listed, nothing
+from fsdp2lint.meanings.results import instance, is_a, listed, nothing
 from fsdp2lint.model.events import Assigned, Called
 from fsdp2lint.model.memory import GIVEN
 from fsdp2lint.model.values import (
@@ -208,7 +208,7 @@ def _build_layer(call: Call, made: Module) -> None:
 
 
 def is_module_list(value: Value | None) -> bool:
-    """Whether ``value`` is a ``ModuleList``, a ``Sequential`` or a ``ModuleDict`` built in sight."""
+    """Whether ``value`` is a ``ModuleList``, a ``Sequential`` or a ``ModuleDict`` built by resolved code."""
     if not isinstance(value, Module):
         return False
     return any(base.name in _LISTS for base in outside(value.cls))
@@ -257,3 +257,20 @@ def add(call: Call) -> Value | None:
         call.machine.memory.hold(owner, value)
         call.emit(Assigned, owner=owner, name="…", value=value)
     return nothing(call)
+
+
+@method("register_modules")
+def register_modules(call: Call) -> Value | None:
+    """Each keyword becomes an attribute of a pipeline (diffusers/pipelines/pipeline_utils.py, 0.35)."""
+    pipeline = call.receiver
+    if pipeline is None or not is_a(pipeline, "diffusers."):
+        return None
+    for name, value in call.keywords.items():
+        call.machine.set(pipeline, name, value, call.site)
+    return nothing(call)
+
+
+@method("register_to_config")
+def register_to_config(call: Call) -> Value | None:
+    """Settings for ``self.config`` (diffusers/configuration_utils.py): no module is kept."""
+    return nothing(call) if is_a(call.receiver, "diffusers.") else None

@@ -164,9 +164,9 @@ def scheduler(call: Call) -> Value | None:
     return instance(call) if is_class_name(call.name) else None
 
 
-@family("transformers.")
+@family("transformers.", "diffusers.optimization.")
 def hf_scheduler(call: Call) -> Value | None:
-    """``transformers.get_…_schedule…`` return a ``LambdaLR`` (transformers/optimization.py)."""
+    """``get_…_schedule…`` return a ``LambdaLR`` (transformers/optimization.py, diffusers/optimization.py)."""
     end = last(call.name)
     if end.startswith("get_") and "schedule" in end:
         return instance(call, "torch.optim.lr_scheduler.LambdaLR")

@@ -9,7 +9,7 @@ from fsdp2lint.model.values import External, Literal, Part, Round, Value
 
 
 def words(call: Call, path: Value | None, separator: str = ".") -> list[Value] | None:
-    """What stands between the separators of ``"layers.0"`` or ``f"layers.{i}"``: constants and the numbers of loops;
+    """What is between the separators of ``"layers.0"`` or ``f"layers.{i}"``: constants and the numbers of loops;
     None where anything else is in it, which may have separators of its own.
     """
     if isinstance(path, Literal) and isinstance(path.value, str):

@@ -1,6 +1,6 @@
-"""Functions of the project whose meaning the configuration tells: nobody looks inside them.
+"""Functions of the project whose meaning the configuration gives: they are not followed.
 
-What they do besides is not known, so what they are given goes out of sight: a rule may say what is wrong
+What they do besides is not known, so what they are given escapes: a rule may say what is wrong
 after such a call, never that something is missing.
 """
 
@@ -14,7 +14,7 @@ from fsdp2lint.meanings.call import Call
 from fsdp2lint.meanings.modules import module
 from fsdp2lint.meanings.results import nothing
 from fsdp2lint.model.events import Collective, OptimizerBuilt, Sharded
-from fsdp2lint.model.told import NOTHING_TOLD, Role, Told
+from fsdp2lint.model.hints import NO_HINTS, Hints, Role
 from fsdp2lint.model.values import (
     Bound,
     Class,
@@ -30,21 +30,21 @@ from fsdp2lint.model.values import (
 Meaning = Callable[[Call], Value]
 
 
-def told_of(told: Told, target: Value) -> Meaning | None:
+def hinted_meaning(hints: Hints, target: Value) -> Meaning | None:
     """What the configuration says that a call of ``target`` does, if it says anything."""
-    if told is NOTHING_TOLD:
+    if hints is NO_HINTS:
         return None
     if isinstance(target, External):
-        role = _by_name(told).get(target.name)
+        role = _by_name(hints).get(target.name)
         return None if role is None else _MEANINGS[role]
     if isinstance(target, Bound):
-        return told_of(told, target.function)
+        return hinted_meaning(hints, target.function)
     if not isinstance(target, Function | Class):
         return None
     own = target.name
     if isinstance(target, Function) and target.home is not None:
         own = f"{target.home.name}.{own}"
-    for name, role in _by_name(told).items():
+    for name, role in _by_name(hints).items():
         if name.endswith(f".{own}") and _lies_in(target, name.removesuffix(f".{own}")):
             return _MEANINGS[role]
     return None
@@ -58,8 +58,8 @@ def _lies_in(target: Function | Class, module: str) -> bool:
 
 
 @lru_cache(maxsize=8)
-def _by_name(told: Told) -> dict[str, Role]:
-    return dict(told.roles())
+def _by_name(hints: Hints) -> dict[str, Role]:
+    return dict(hints.roles())
 
 
 def _shards(call: Call) -> Value:

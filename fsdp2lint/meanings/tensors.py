@@ -51,7 +51,7 @@ _OTHERS = Container | External | Literal | Optimizer | Parameters | StateDict | 
 def made(call: Call) -> Value | None:
     """A tensor or a number made of the receiver; its other arguments are not kept."""
     receiver = call.receiver
-    if receiver is None or not all(_may_be_tensor(call, one) for one in choices(receiver)):
+    if receiver is None or not all(_may_be_tensor(one) for one in choices(receiver)):
         return None
     if any(call.is_module(v) or isinstance(v, Optimizer) for v in call.args):
         return None
@@ -60,7 +60,7 @@ def made(call: Call) -> Value | None:
     return each_choice(receiver, lambda one: Part(one, (f"{call.name}()",)))
 
 
-def _may_be_tensor(call: Call, value: Value) -> bool:
+def _may_be_tensor(value: Value) -> bool:
     if isinstance(value, _OTHERS) or (isinstance(value, Instance) and not _is_tensor(value)):
         return False
     return isinstance(value, Part | Unknown | Instance | Not)  # `labels != -100` is a `Not`
@@ -75,7 +75,7 @@ def _is_tensor(value: Instance) -> bool:
 def on_parameter(call: Call) -> Value | None:
     """Switches and hooks of one tensor; ``requires_grad_`` returns it."""
     receiver = call.receiver
-    if receiver is None or not all(_may_be_tensor(call, one) for one in choices(receiver)):
+    if receiver is None or not all(_may_be_tensor(one) for one in choices(receiver)):
         return None
     if call.name == ".requires_grad_":
         return receiver

@@ -37,6 +37,8 @@ def _wrap(call: Call, by: str) -> Value | None:
     options = {k: v for k, v in call.keywords.items() if k not in ("module", "model")}
 
     def one(inner: Value) -> Value:
+        if by == "compile" and _is_function(inner):
+            return inner  # `optimizer.step = torch.compile(optimizer.step)`
         made = Wrapped(inner, by)
         call.emit(Wrapping, module=inner, by=by, result=made, options=options)
         return made
@@ -65,11 +67,18 @@ def data_parallel(call: Call) -> Value | None:
     return _wrap(call, "dp")
 
 
-@calls("torch.distributed._composable.replicate")
-def replicate(call: Call) -> Value | None:
-    """Composable DDP: in place."""
+_IN_PLACE = {
+    "torch.distributed._composable.checkpoint": "checkpoint",
+    "torch.distributed._composable.replicate": "replicate",
+    "torch.distributed.tensor.parallel.parallelize_module": "tp",
+}
+
+
+@calls(*_IN_PLACE)
+def wrap_in_place(call: Call) -> Value | None:
+    """Composable DDP and recomputing, tensor parallelism: they return the module that they change."""
     module = call.get(0, "module")
-    _in_place(call, "replicate", module)
+    _in_place(call, _IN_PLACE[call.name], module)
     return module
 
 
@@ -79,11 +88,16 @@ def compile_(call: Call) -> Value | None:
     model = call.get(0, "model")
     if model is None:
         return Partial(call.machine.external(call.name), (), call.keywords, call.open)
-    if isinstance(model, Function | Bound | Partial | Class | External):
-        return model
-    if isinstance(model, Part) and (isinstance(model.owner, Optimizer) or model.key == ".forward"):
-        return model  # `optimizer.step = torch.compile(optimizer.step)`
     return _wrap(call, "compile")
+
+
+def _is_function(value: Value) -> bool:
+    """Whether a value is no module but what something does: compiled, it does the same."""
+    if isinstance(value, Function | Bound | Partial | Class | External):
+        return True
+    return isinstance(value, Part) and (
+        isinstance(value.owner, Optimizer) or value.key == ".forward"
+    )
 
 
 @calls("torch.nn.SyncBatchNorm.convert_sync_batchnorm")
@@ -114,14 +128,6 @@ def apply_activation_checkpointing(call: Call) -> Value | None:
     return nothing(call)
 
 
-@calls("torch.distributed._composable.checkpoint")
-def composable_checkpoint(call: Call) -> Value | None:
-    """Recomputes in place, names unchanged."""
-    module = call.get(0, "module")
-    _in_place(call, "checkpoint", module)
-    return module
-
-
 @calls("torch.utils.checkpoint.checkpoint")
 def recompute(call: Call) -> Value | None:
     """``checkpoint(function, *args, use_reentrant=…, **kwargs)`` calls ``function``."""
@@ -138,14 +144,6 @@ def recompute(call: Call) -> Value | None:
     )
     keywords = {k: v for k, v in call.keywords.items() if k not in own}
     return call.machine.call(function, call.args[1:], keywords, call.site, call.open)
-
-
-@calls("torch.distributed.tensor.parallel.parallelize_module")
-def parallelize_module(call: Call) -> Value | None:
-    """Makes parameters DTensors, in place, and returns the module."""
-    module = call.get(0, "module")
-    _in_place(call, "tp", module)
-    return module
 
 
 @calls("torch.optim.swa_utils.AveragedModel")

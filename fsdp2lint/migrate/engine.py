@@ -24,16 +24,6 @@ from fsdp2lint.edits.layout import Layout
 from fsdp2lint.edits.long_lines import broken_lines
 from fsdp2lint.edits.steps import Account, Kept, Left, Respelling, Step
 from fsdp2lint.edits.unbound import unbound_in
-from fsdp2lint.migrate.contract import (
-    Before,
-    advice,
-    fixes,
-    holds_anyway,
-    new_findings,
-    site_of,
-    test_around,
-)
-from fsdp2lint.migrate.contract import before as wrong_before
 from fsdp2lint.migrate.ledger import Entry, Ledger, Place, Todo
 from fsdp2lint.migrate.leftovers import (
     account_for_imports,
@@ -47,9 +37,28 @@ from fsdp2lint.migrate.leftovers import (
     todos,
     unused_imports,
 )
+from fsdp2lint.migrate.rule_fixes import (
+    Before,
+    advice,
+    fixes,
+    holds_anyway,
+    new_findings,
+    site_of,
+    test_around,
+)
+from fsdp2lint.migrate.rule_fixes import before as wrong_before
 from fsdp2lint.migrate.speaks import holds_fsdp1
-from fsdp2lint.migrate.units import Held, Model, Stuck, builds_by_hand, held, left_stuck, models
-from fsdp2lint.model.told import NOTHING_TOLD, Told
+from fsdp2lint.migrate.units import (
+    Held,
+    Model,
+    Stuck,
+    builds_by_hand,
+    held,
+    left_stuck,
+    models,
+    opens_by_hand,
+)
+from fsdp2lint.model.hints import NO_HINTS, Hints
 from fsdp2lint.project.links import is_second_rate
 from fsdp2lint.source.source import Site, Source, Unreadable
 from fsdp2lint.system.collector import no_collector
@@ -62,6 +71,7 @@ if TYPE_CHECKING:
     from fsdp2lint.project.links import Folder
     from fsdp2lint.project.project import Interest
 
+RAISED = "stays, and raises `KeyError: None` on a model of FSDP2 when it is left"
 MAX_ROUNDS = 12
 MAX_ATTEMPTS = 3
 """How often the whole is done again, because a model cannot be migrated as a whole."""
@@ -135,7 +145,7 @@ def migrate(
     accept: Accept | None = None,
     apart: bool = False,
     texts: Sequence[Source] = (),
-    told: Told = NOTHING_TOLD,
+    hints: Hints = NO_HINTS,
     staying: Collection[Stuck] = (),
 ) -> Migration:
     """Run the codemods over the sources; nothing is written.
@@ -143,7 +153,7 @@ def migrate(
     With ``whole``, what no codemod accounts for is left to a person, with a comment in the text;
     otherwise (some codemods were left out) it stays open. ``accept`` is asked for each stage: what it
     refuses is undone, and then the migration is not a whole one. Codemods that need not wait for each other
-    run together and are one stage, unless ``apart``. ``told`` is what the configuration says of functions of
+    run together and are one stage, unless ``apart``. ``hints`` is what the configuration says of functions of
     the project. The models of the constructors ``staying`` stay FSDP1's.
     """
     before = tuple(one.bare() for one in (*sources, *texts))
@@ -152,7 +162,7 @@ def migrate(
     if whole and accept is None:
         stuck = frozenset(left_stuck(sources)).union(staying)
     by_hand: frozenset[Place] = frozenset()
-    first = Program(tuple(sources), tuple(roots), options or Options(), tuple(texts), told)
+    first = Program(tuple(sources), tuple(roots), options or Options(), tuple(texts), hints)
     first.interests = first.project.interests = interests(first)
     wrapped = tuple(models(first)) if whole and accept is None else ()
     program: Program | None = first
@@ -278,14 +288,14 @@ class _Run:
         self.failures: list[str] = []
         self.remaining: list[tuple[Rule, Finding]] = []
         self.breaking: list[tuple[tuple[Rule, Finding], Spot, list[Entry]]] = []
-        """What remains, where that was before the migration, and what stands there and where a fix would change it."""
+        """What remains, where that was before the migration, and what is there and where a fix would change it."""
         self.made: set[str] = set()
         """Who changed a text in this stage."""
 
     def make(self, codemods: Sequence[Codemod]) -> None:
         """Run codemods of which none waits for another, together, until they change nothing more.
 
-        Where a framework wraps all models out of sight, only those run that say they are right there; none
+        Where a framework wraps all models in unresolved code, only those run that say they are right there; none
         where FSDP is another library's.
         """
         if is_fairscales(self.program.sources):
@@ -342,11 +352,14 @@ class _Run:
     def stuck(self) -> Iterator[Stuck]:
         """The constructors that no codemod could rewrite, and what would break a rule of FSDP2."""
         for entry in self.ledger.manual:
-            follows = self.held is not None and entry.why == self.held.why
-            if builds_by_hand(entry) and entry.cell is None and not follows:
-                shown = f"{entry.path}:{entry.place}"
-                at = entry.path, entry.line, entry.column
+            if entry.cell is not None or (self.held is not None and entry.why == self.held.why):
+                continue
+            shown, at = f"{entry.path}:{entry.place}", (entry.path, entry.line, entry.column)
+            if builds_by_hand(entry):
                 yield Stuck(*at, True, shown, entry.why, entry.todo)
+            elif opens_by_hand(entry):
+                shown += f": `state_dict_type` {RAISED}"
+                yield Stuck(*at, False, shown, entry.why, entry.todo)
         for (rule, finding), (line, column, cell), here in self.breaking:
             path = site_of(finding).source.path
             said = rule.code != RAISES and any(e.fate == "manual" for e in here)
@@ -374,7 +387,7 @@ class _Run:
         return self.held.holds((source.path, self.ledger.place(source, at)[0]))
 
     def _leave_held(self, entry: Entry, by: str) -> None:
-        """Leave a piece of a model that stays, unless something has been said of it."""
+        """Leave a piece of a model that stays, unless it has an entry already."""
         assert self.held is not None
         if entry.fate == "open":
             why, todo = self.held.reason(entry)
@@ -438,17 +451,17 @@ class _Run:
     def keep_the_contract(self, known: Before) -> None:
         """Make the fixes of the rules for what they say of the new text and did not say of the old."""
         first = self._now()
-        for _ in range(MAX_ROUNDS):
+        for left in reversed(range(MAX_ROUNDS + 1)):  # the last one only looks
             self.remaining = []  # findings hold the traces that they come from
             self._let_go()
-            if not self._keep_the_contract_once(known):
+            if not self._keep_the_contract_once(known, mend=left > 0):
                 break
         self.breaking = list(map(self._placed, self.remaining))
         self.remaining = [(rule, _as_it_was(finding)) for rule, finding in self.remaining]
         self._remember(CONTRACT, first, [])
 
     def _placed(self, one: tuple[Rule, Finding]) -> tuple[tuple[Rule, Finding], Spot, list[Entry]]:
-        """A finding with its place; asked of the text that it is about, before that changes once more."""
+        """A finding with its place; computed before its text changes once more."""
         _, finding = one
         site = site_of(finding)
         layout = Layout.of(site.source)
@@ -460,15 +473,14 @@ class _Run:
                     here += self.ledger.inside(source, span.start, span.end)
         return one, self.ledger.place(site.source, site.node), here
 
-    def _keep_the_contract_once(self, known: Before) -> bool:
+    def _keep_the_contract_once(self, known: Before, *, mend: bool) -> bool:
         found = new_findings(known, self.program)
         anyway = [
             one for one in found if holds_anyway(known, *one) or self._hung_before(known, *one)
         ]
         self.remaining = [one for one in found if one not in anyway]
-        if self._apply(
-            [(s, CONTRACT) for s in fixes(self.remaining) if self._is_free(s, CONTRACT)]
-        ):
+        mends = [(s, CONTRACT) for s in fixes(self.remaining) if self._is_free(s, CONTRACT)]
+        if mend and self._apply(mends):
             return True
         for rule, finding in anyway:
             self._keep(advice(rule, finding), CONTRACT)

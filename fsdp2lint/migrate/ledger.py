@@ -87,7 +87,7 @@ class Entry:
     ) -> None:
         """Write down what became of it, unless something closer to it has been said.
 
-        A codemod that asks once more finds its own change right as it stands: it stays a change.
+        A codemod that asks once more finds its own change right as it is: it stays a change.
         """
         repeats = self.by == by and weight >= self.weight
         if fate == "preserved" and repeats and self.fate in ("changed", "dropped"):
@@ -122,7 +122,7 @@ class Ledger:
         return [entry for entry in self.entries if entry.fate == "manual"]
 
     def inside(self, source: Source, start: int, end: int) -> list[Entry]:
-        """The entries whose occurrence now stands between two offsets of a source."""
+        """The entries whose occurrence now is between two offsets of a source."""
         return [
             entry
             for entry in self.entries
@@ -151,7 +151,7 @@ class Ledger:
         return place(source, start)
 
     def follow(self, source: Source, spans: Sequence[Span]) -> None:
-        """A source gets a new text: know where each occurrence stands in it, or that it is gone."""
+        """A source gets a new text: know where each occurrence is in it, or that it is gone."""
         new = apply(source.text, spans)
         back = list(_inverse(source.text, spans))
         self._history.setdefault(source.path, []).append((source.bare(), new, back))
@@ -172,7 +172,7 @@ class Ledger:
                 self.entries.append(entry)
 
     def missing(self, occurrences: Iterable[Occurrence]) -> list[Entry]:
-        """Entries for what stands in the text at the end and in no entry: a run shows it only now.
+        """Entries for what is in the text at the end and in no entry: a run shows it only now.
 
         Where an entry of the same symbol has lost sight of its occurrence, it is that one: it was moved.
         Names that were not there at the beginning are what the codemods wrote, and no occurrence. A string
@@ -206,13 +206,13 @@ def _inverse(old: str, spans: Sequence[Span]) -> Iterator[Span]:
 
 
 def _shifted(spans: Sequence[Span], offset: int) -> int:
-    """Where the start of a replacement comes to stand."""
+    """Where the start of a replacement goes."""
     before = (s for s in spans if s.end <= offset)
     return offset + sum(len(s.text) - (s.end - s.start) for s in before)
 
 
 def moved(old: str, new: str, spans: Sequence[Span], offset: int) -> int | None:
-    """Where the word at ``offset`` of the old text stands in the new one; None when it is gone."""
+    """Where the word at ``offset`` of the old text is in the new one; None when it is gone."""
     shift = 0
     for span in spans:
         if span.end <= offset:
@@ -226,9 +226,9 @@ def moved(old: str, new: str, spans: Sequence[Span], offset: int) -> int | None:
 
 
 def _aligned(old: str, new: str, offset: int) -> int | None:
-    """Where the token at ``offset`` comes to stand when a stretch is replaced, by comparing tokens.
+    """Where the token at ``offset`` goes when a stretch is replaced, by comparing tokens.
 
-    A token that stands once in both is itself, whatever was put around it.
+    A token that is once in both is itself, whatever was put around it.
     """
     before, after = _TOKEN.findall(old), _TOKEN.findall(new)
     index, at = 0, 0

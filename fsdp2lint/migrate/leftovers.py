@@ -12,7 +12,7 @@ from fsdp2lint.ask.inventory import Occurrence, imports, inventory
 from fsdp2lint.ask.program import Program
 from fsdp2lint.edits.imports import Unimport
 from fsdp2lint.edits.layout import Layout
-from fsdp2lint.edits.names import Names, dotted, imported_module, scope_of
+from fsdp2lint.edits.names import Names, dotted, scope_of
 from fsdp2lint.edits.statements import InsertBefore, Remove
 from fsdp2lint.edits.steps import Step
 from fsdp2lint.edits.text import Edit, Splice
@@ -285,10 +285,8 @@ def _taken_from_elsewhere(program: Program) -> set[tuple[Source, str]]:
     for source in program.sources:
         for one in Names.of(source).imports:
             if isinstance(one.statement, cst.ImportFrom):
-                module = imported_module(one.statement)
-                level = len(module) - len(module.lstrip("."))
-                path = program.project.resolve(module[level:], level, source)
-                other = program.project.source(path) if path and path.endswith(".py") else None
+                module, level = dotted(one.statement.module), len(one.statement.relative)
+                other = program.project.module_named(module, level, source)
                 if other is not None:
                     found.add((other, one.loads.rpartition(".")[2]))
     return found
@@ -308,7 +306,7 @@ def _wraps(one: Occurrence) -> bool:
 
 
 def _for_fsdp2(program: Program, entry: Entry, wraps: Sequence[Occurrence]) -> bool:
-    """Whether an entry stands in a function that calls ``fully_shard`` and does not wrap."""
+    """Whether an entry is in a function that calls ``fully_shard`` and does not wrap."""
     source = next(one for one in program.sources if one.path == entry.path)
     assert entry.at is not None
     around = _function_at(source, entry.at)

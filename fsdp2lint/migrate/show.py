@@ -17,10 +17,10 @@ from fsdp2lint.check.diagnostics import Place
 from fsdp2lint.check.fixing import diff
 from fsdp2lint.edits.layout import Layout
 from fsdp2lint.migrate.commits import Commit
-from fsdp2lint.migrate.contract import site_of
 from fsdp2lint.migrate.engine import Migration
 from fsdp2lint.migrate.ledger import FATES, Entry, Status
 from fsdp2lint.migrate.leftovers import statement_at
+from fsdp2lint.migrate.rule_fixes import site_of
 from fsdp2lint.migrate.units import Line, Model, Stuck
 from fsdp2lint.source.source import Source
 from fsdp2lint.system.plain import encoded, in_json, no_command, one_line
@@ -242,7 +242,7 @@ def _conclusion(migration: Migration, applied: Applied) -> Iterator[str]:
         yield applied.proof
     for _, finding in migration.remaining:
         site = site_of(finding)
-        at = Place.of(site).told
+        at = Place.of(site).in_document
         yield f"{at.part}:{at.range.line}: after the migration: {finding.message}"
     yield from migration.failures
 
@@ -282,7 +282,7 @@ def _verdict(migration: Migration, applied: Applied) -> Iterator[str]:
 
 
 def _hanging(head: str, note: str, columns: int) -> list[str]:
-    """A line, or several whose ends stand under each other if there is room for that."""
+    """A line, or several whose ends are under each other if there is room for that."""
     if columns - len(head) < 24:
         return [f"{head}{note}".rstrip()]
     pieces = textwrap.wrap(
@@ -346,7 +346,7 @@ def _data(migration: Migration, applied: Applied) -> dict[str, Any]:
 
 
 def _finding(code: str, finding: Finding) -> dict[str, Any]:
-    at = Place.of(site_of(finding)).told
+    at = Place.of(site_of(finding)).in_document
     return {
         "code": code,
         "filename": at.source.path,

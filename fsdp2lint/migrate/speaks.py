@@ -1,4 +1,4 @@
-"""Which files hold FSDP1: those that a migration is about, told by the words in them."""
+"""Which files hold FSDP1: those that a migration is about, by the words in them."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ _ASKED = (
 def holds_fsdp1(raw: bytes) -> bool:
     """Whether the code of a file holds a name of FSDP1, or asks a framework for it.
 
-    Too often rather than too rarely: what a file means is asked of its runs.
+    Too often rather than too rarely: what a file means, its runs say.
     """
     if b"fsdp" not in raw and b"FSDP" not in raw and _WORDS.search(raw) is None:
         return False

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fsdp2lint.ask.inventory import Occurrence, inventory
+from fsdp2lint.ask.unreached import NOT_RUN
 from fsdp2lint.edits.layout import Layout
 from fsdp2lint.migrate.leftovers import MARK, statement_at
 from fsdp2lint.model.events import Wrapping
@@ -114,8 +115,17 @@ def builds_by_hand(entry: Entry) -> bool:
     return is_wrapper and entry.code == "FSDP101" and entry.fate == "manual"
 
 
+def opens_by_hand(entry: Entry) -> bool:
+    """Whether an entry is a ``state_dict_type`` that runs come to and that is left to a person.
+
+    On a model of FSDP2 it raises when it is left, whatever is in it.
+    """
+    is_context = entry.kind == "symbol" and entry.symbol.rpartition(".")[2] == "state_dict_type"
+    return is_context and entry.fate == "manual" and entry.why != NOT_RUN
+
+
 def held(program: Program, stuck: Iterable[Stuck]) -> Held:
-    """What has to stay because of the places that cannot be rewritten; asked of the program as it was."""
+    """What has to stay because of the places that cannot be rewritten; found in the program as it was."""
     places = sorted(stuck, key=lambda s: (s.path, s.line, s.column, s.shown, s.why, s.todo))
     mine = set(program.sources)
     lines = _Lines()
@@ -193,7 +203,7 @@ def _constructor(source: Source, node: cst.CSTNode) -> Stuck:
 
 
 class _Lines:
-    """The first lines of the statements that nodes stand in, each found once."""
+    """The first lines of the statements that nodes are in, each found once."""
 
     def __init__(self) -> None:
         self._known: dict[cst.CSTNode, Line] = {}

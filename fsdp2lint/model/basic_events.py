@@ -28,7 +28,7 @@ class Moment:
     inside: tuple[Function, ...] = ()
     """The project functions that are running, outermost first."""
     stage: int = 0
-    """Which of several methods that nobody in sight calls is running (0: an order that is certain).
+    """Which of several methods that no resolved code calls is running (0: an order that is certain).
     Between two different stages the order is not known."""
 
 

@@ -11,7 +11,7 @@ A part whose owner is unknown is as good a subject as any: ``fully_shard(model)`
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -62,6 +62,21 @@ class Value:
         self.asked: dict[tuple[bool, int], frozenset[Clause]] | None = (
             None  # kept by `guards.asked`
         )
+
+    @property
+    def operation(self) -> str:
+        """The name of the operation whose result this is (``"+"``, ``"call"``); empty for an attribute or an element."""
+        return str(self.key[0]) if isinstance(self.key, tuple) else ""
+
+    @property
+    def operands(self) -> tuple[Any, ...]:
+        """What the operation gets besides its owner: values, and what it is."""
+        return self.key[1:] if isinstance(self.key, tuple) else ()
+
+    @property
+    def made_of(self) -> tuple[Value, ...]:
+        """The values that this is a part or the result of, and the sides of a test."""
+        return ()
 
     def part(self, key: Hashable) -> Value:
         """The part called ``key`` (``".layers"``, ``"[0]"``): always the same object for the same key."""
@@ -209,6 +224,10 @@ class Part(Value):
         return self.key[1:] if isinstance(self.key, str) and self.key.startswith(".") else None
 
     @property
+    def made_of(self) -> tuple[Value, ...]:
+        return (self.owner, *(one for one in self.operands if isinstance(one, Value)))
+
+    @property
     def nameless(self) -> bool:  # type: ignore[override]
         """Only the result of one particular call has no name of its own."""
         return (
@@ -342,6 +361,10 @@ class Not(Value):
     def nesting(self) -> int:  # type: ignore[override]
         return self.test.nesting
 
+    @property
+    def made_of(self) -> tuple[Value, ...]:
+        return (self.test,)
+
     def describe(self) -> str:
         return f"not {self.test.words()}"
 
@@ -354,12 +377,27 @@ class Logic(Value):
     def __init__(self, operator: str, operands: tuple[Value, ...]) -> None:
         super().__init__()
         self.operator = operator
-        self.operands = operands
+        self.operands = operands  # type: ignore[misc]
         self.depth = deeper(*operands)
         self.nesting = 1 + max((one.nesting for one in operands), default=0)
 
+    @property
+    def made_of(self) -> tuple[Value, ...]:
+        return self.operands
+
     def describe(self) -> str:
         return f" {self.operator} ".join(o.words() for o in self.operands)
+
+
+def computed_from(value: Value) -> Iterator[Value]:
+    """``value`` and all that it is made of, each once."""
+    todo, seen = [value], {value}
+    while todo:
+        one = todo.pop()
+        yield one
+        inside = [part for part in one.made_of if part not in seen]
+        todo += inside
+        seen.update(inside)
 
 
 CHOICE = "is option"
@@ -405,11 +443,11 @@ class Either(Value):
     def apart(self) -> tuple[tuple[Guards, Value], ...]:
         """The options under guards that exclude each other: in one run it is one of them, not two."""
         if self._apart is None:
-            self._apart = self._told_apart()
+            self._apart = self._exclusive()
             keeps_guards(self)
         return self._apart
 
-    def _told_apart(self) -> tuple[tuple[Guards, Value], ...]:
+    def _exclusive(self) -> tuple[tuple[Guards, Value], ...]:
         guards = [g for g, _ in self.options]
         if all(a.excludes(b) for i, a in enumerate(guards) for b in guards[:i]):
             return self.options

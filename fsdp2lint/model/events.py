@@ -54,6 +54,8 @@ class Wrapping(Event):
     by: str
     result: Value
     options: dict[str, Value]
+    open: bool = False
+    """Whether it may be given other options, too."""
 
     def words(self) -> str:
         return f"wrapped {self.module.words()} by {self.by}"
@@ -73,7 +75,7 @@ class OptimizerBuilt(Event):
 
 @dataclass(slots=True, eq=False)
 class OptimizerReceived(Event):
-    """A function that nobody in sight calls is given an optimizer: it was built before.
+    """A function that no resolved code calls is given an optimizer: it was built before.
 
     ``beside`` are the other arguments.
     """
@@ -157,7 +159,7 @@ class SyncSwitched(Event):
 
 @dataclass(slots=True, eq=False)
 class SyncPaused(Event):
-    """``no_sync()`` was asked of a module."""
+    """``no_sync()`` of a module was called."""
 
     module: Value
 
@@ -278,7 +280,7 @@ class GroupStarted(Event):
 
 @dataclass(slots=True, eq=False)
 class SettingsOpen(Event):
-    """A framework trains here, and nothing in sight says by which settings of FSDP: ``what`` is missing, and ``why``."""
+    """A framework trains here, and nothing that is resolved says by which settings of FSDP: ``what`` is missing, and ``why``."""
 
     what: str
     why: str

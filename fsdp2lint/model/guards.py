@@ -1,7 +1,7 @@
 """Under which conditions something happens.
 
 A script asks ``if cfg.fsdp:`` five times and ``if rank == 0:`` ten times. The interpreter walks both
-sides of each test and remembers on which side it stands. A :class:`Guard` is one such side: *this
+sides of each test and remembers on which side it is. A :class:`Guard` is one such side: *this
 test came out this way*. What must hold at a point of the run is a conjunction of clauses, each clause
 a disjunction of guards (conjunctive normal form), so that all of these can be said exactly:
 
@@ -559,7 +559,7 @@ _remembering: list[Guards] = []
 def forget_joins(most: int = 0) -> None:
     """Let go of all that is kept so that nobody works it out twice, when more than ``most`` guards know something.
 
-    Most of these conjunctions stand in no event, and most guards in none of them: they are more than half of what a
+    Most of these conjunctions are in no event, and most guards in none of them: they are more than half of what a
     run leaves in memory, and a run soon asks for others.
     """
     if len(_remembering) <= most:

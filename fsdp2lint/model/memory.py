@@ -7,8 +7,8 @@ present guards exclude and stops at the first that surely holds; several left ar
 from __future__ import annotations
 
 import sys
-from collections.abc import Hashable, Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from fsdp2lint.model.guards import ALWAYS, Clause, Guards, either, negated
 from fsdp2lint.model.values import (
@@ -32,11 +32,13 @@ from fsdp2lint.model.values import (
 if TYPE_CHECKING:
     from fsdp2lint.source.source import Site
 
+Key = TypeVar("Key", bound=Hashable)
+
 MAX_OPTIONS = 6
-"""A name that can be more things than this is treated as its latest ones."""
+"""A name that can be more things than this is taken for its latest ones: of each kind of value, the last stands for those before it."""
 
 MAX_REACH = 400
-"""How many values are followed when something goes out of sight."""
+"""How many values are followed when something escapes."""
 
 
 class Variable:
@@ -122,18 +124,20 @@ class Making(NamedTuple):
 
 
 class Memory:
-    """The stores of one run: attributes and entries by their owner, and who is out of sight."""
+    """The stores of one run: attributes and entries by their owner, and who escaped."""
 
     def __init__(self) -> None:
         self.fields: dict[Value, dict[Hashable, Variable]] = {}
         self.held_by: dict[Value, dict[Value, None]] = {}
         self.out: set[Value] = set()
         self.lent: set[Value] = set()
-        """Models and optimizers of which only parameters or states went out of sight: what is done to the tensors is
+        """Models and optimizers of which only parameters or states escaped: what is done to the tensors is
         not known, but from these nobody comes to the objects."""
         self.foreign: set[Value] = set()
         self.strangers: set[Value] = set()
         """Objects of which an annotation alone says the class."""
+        self.begun: dict[Value, int] = {}
+        """The stage in which an object was made, where there are several (:attr:`Moment.stage`)."""
         self.oldest = NOT_YET
         """The age of the oldest list or dictionary in which something was stored since somebody set this; 0 where it was
         in something else."""
@@ -158,7 +162,7 @@ class Memory:
     ) -> None:
         """Store ``value`` as the attribute or entry ``key`` of ``owner``.
 
-        ``before`` stands there already where nothing was stored yet, and stays where ``here`` does not hold.
+        ``before`` is there already where nothing was stored yet, and stays where ``here`` does not hold.
         """
         made = age_of(owner)
         if made < self.oldest and not here.impossible and not _is_entry_of_data(owner, key, value):
@@ -217,7 +221,7 @@ class Memory:
                     yield str(key), one
 
     def escape(self, value: Value) -> bool:
-        """Put a value, and all that can be reached from it, out of sight; True if it was in sight."""
+        """Let a value, and all that can be reached from it, escape; True if it had not before."""
         if value in self.out:
             return False
         todo, seen = [value], 0
@@ -237,7 +241,7 @@ class Memory:
         return True
 
     def owned(self, value: Value, *, lent: bool = False) -> bool:
-        """Whether a value was made in sight and never left it, nor did anything that holds it.
+        """Whether a value was made by resolved code and never left it, nor did anything that holds it.
 
         With ``lent`` its parameters and its state may have left.
         """
@@ -333,6 +337,8 @@ def choose(found: list[tuple[Guards, Value]], here: Guards, *, apart: bool = Fal
     for guards, value in flat:
         if guards.impossible:
             continue
+        if value not in distinct and len(distinct) == MAX_OPTIONS:
+            value = _stands_for(value, distinct)
         known = distinct.get(value)
         if known is not None:
             guards = ALWAYS.also(either(known.since(ALWAYS), guards.since(ALWAYS)))
@@ -341,7 +347,43 @@ def choose(found: list[tuple[Guards, Value]], here: Guards, *, apart: bool = Fal
         return None  # none of them can hold: nothing comes here
     if len(distinct) == 1:
         return next(iter(distinct))
-    return Either(tuple((g, v) for v, g in list(distinct.items())[:MAX_OPTIONS]))
+    return Either(tuple((g, v) for v, g in distinct.items()))
+
+
+def entries_of_one(
+    each: Sequence[tuple[Guards, dict[Key, Value]]], missing: Callable[[Key], Value]
+) -> Iterator[tuple[Key, Value]]:
+    """The entries of one of several dictionaries: what only some of them hold may be ``missing``."""
+    for key in dict.fromkeys(key for _, entries in each for key in entries):
+        none = missing(key)
+        found = [(guards, entries.get(key, none)) for guards, entries in each]
+        same = {entry for _, entry in found}
+        yield key, found[0][1] if len(same) == 1 else Either(tuple(found))
+
+
+def _stands_for(value: Value, distinct: dict[Value, Guards]) -> Value:
+    """The one of many options that is then said to hold where a value does: the last of its kind.
+
+    A value of another kind than all of them takes the place of one of which there are several.
+    """
+    kinds: dict[object, list[Value]] = {}
+    for one in distinct:
+        kinds.setdefault(_kind(one), []).append(one)
+    mine = kinds.get(_kind(value))
+    if mine is not None:
+        return mine[-1]
+    several = next((same for same in reversed(kinds.values()) if len(same) > 1), None)
+    if several is None:
+        return next(reversed(distinct))
+    kept, gone = several[-2:]
+    both = either(distinct[kept].since(ALWAYS), distinct.pop(gone).since(ALWAYS))
+    distinct[kept] = ALWAYS.also(both)
+    return value
+
+
+def _kind(value: Value) -> object:
+    """What tells values apart that no rule takes for each other: a sharded model, and a plain one."""
+    return type(value), getattr(value, "by", None)
 
 
 _TENSORS = (".weight", ".bias", ".data", ".grad")
@@ -365,5 +407,5 @@ def parts_of(value: Value) -> Iterator[Value]:
     elif isinstance(value, Partial):
         yield from value.args
         yield from value.keywords.values()
-    elif isinstance(value, Part) and not (isinstance(value.key, tuple) and value.key[0] in _TEXTS):
+    elif isinstance(value, Part) and value.operation not in _TEXTS:
         yield value.owner

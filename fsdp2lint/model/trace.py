@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property, wraps
 from heapq import merge
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from fsdp2lint.model.events import Called, Escaped, Event
-from fsdp2lint.model.values import Either, Value, unwrapped
+from fsdp2lint.model.values import Either, Parameters, Part, StateDict, Value, unwrapped
+from fsdp2lint.system.derived import Derives
 
 if TYPE_CHECKING:
     from libcst import CSTNode
 
     from fsdp2lint.frameworks.asked import Asked, Launch
     from fsdp2lint.frameworks.options import AskingCommand
+    from fsdp2lint.model.hints import Limits
     from fsdp2lint.model.memory import Memory
-    from fsdp2lint.model.told import Limits
     from fsdp2lint.source.source import Site, Source
     from fsdp2lint.system.files import Files
     from fsdp2lint.torch_api import Release
@@ -25,7 +26,7 @@ E = TypeVar("E", bound=Event)
 T = TypeVar("T")
 
 
-class Trace:
+class Trace(Derives):
     """What happened on one way through the project, from one entry.
 
     ``truncated`` is true when the walk ran out of budget: then nothing is ever certain not to happen.
@@ -66,8 +67,6 @@ class Trace:
         self._indexed = 0
         self._giving: dict[Value, list[Called]] = {}
         self._asked_of = 0
-        self.answers: dict[object, Any] = {}
-        """What questions marked with :func:`once` came to."""
 
     def cut_short(self, limit: str, at: Site) -> None:
         """A limit ends the walk early (the interpreter says so)."""
@@ -83,7 +82,7 @@ class Trace:
     def aim(self, target: Release | None) -> None:
         """Be asked for another torch release: what was answered for the last one does not count."""
         self.target = target
-        self.answers.clear()
+        self.forget_derived()
 
     def begun(self, entry: str) -> Trace:
         """The trace of another entry, before which the same has happened."""
@@ -100,7 +99,8 @@ class Trace:
         self.visited = set()
         self._indexed = 0
         self._asked_of = 0
-        for known in (self._by_kind, self._places, self._giving, self.answers):
+        self.forget_derived()
+        for known in (self._by_kind, self._places, self._giving):
             known.clear()
 
     @cached_property
@@ -126,7 +126,7 @@ class Trace:
         return self.calls(*filter(wanted, self._indexed_calls()))
 
     def _indexed_calls(self) -> dict[str, list[int]]:
-        """Where among the calls those of each name stand."""
+        """Where among the calls those of each name are."""
         called = self.of(Called)
         for place in range(self._indexed, len(called)):
             self._places.setdefault(called[place].name, []).append(place)
@@ -152,15 +152,34 @@ class Trace:
     def beside(self, event: Event, kind: type[E]) -> Iterator[E]:
         """Events of a kind on a path shared with ``event`` whose order to it is not known."""
         return (
-            e for e in self.of(kind) if unordered(e, event) and not e.guards.excludes(event.guards)
+            e
+            for e in self.of(kind)
+            if unordered(e, event)
+            and not (self._led_to(e, event) or self._led_to(event, e))
+            and not e.guards.excludes(event.guards)
         )
 
     def precedes(self, one: Event, other: Event) -> bool:
         """Whether ``one`` surely comes before ``other``, on a path that they share."""
         then, now = one.moment, other.moment
-        if then.order >= now.order or (then.stage and now.stage and then.stage != now.stage):
+        if then.order >= now.order or (unordered(one, other) and not self._led_to(one, other)):
             return False
         return not then.guards.excludes(now.guards)
+
+    def _led_to(self, one: Event, other: Event) -> bool:
+        """Whether ``other`` is about an object that was made in the method in which ``one`` is: that has run before.
+
+        So it has where such an object was used on the way to ``other``, as the model is before a backward.
+        """
+        made = one.moment.stage
+        if not self.memory.begun:
+            return False
+        if _is_about(self, other, made):
+            return True
+        return any(
+            used.order < other.order and other.guards.implies(used.guards)
+            for used in self.derived(_uses, made, other.moment.stage)
+        )
 
     def never(self, kinds: type[Event] | tuple[type[Event], ...], *about: Value) -> bool:
         """Whether no event of these kinds concerns any of the values ``about``, for certain.
@@ -174,7 +193,7 @@ class Trace:
         return not any(self.concerns(e, v) for kind in wanted for e in self.of(kind) for v in about)
 
     def known(self, value: Value) -> bool:
-        """Whether all that happens to ``value`` is in this trace: born here, never out of sight."""
+        """Whether all that happens to ``value`` is in this trace: born here, never escaped."""
         return not self.truncated and self.memory.owned(value)
 
     def kept(self, value: Value) -> bool:
@@ -185,24 +204,16 @@ class Trace:
         return not self.truncated and self.memory.owned(value, lent=True)
 
     def escapes(self, value: Value) -> Iterator[Escaped]:
-        """Where ``value`` or something that holds it went out of sight."""
-        holders = self.holders(value)
-        return (e for e in self.of(Escaped) if holders.intersection((e.value, unwrapped(e.value))))
+        """Where ``value`` or something that holds it escaped."""
+        return iter(self.derived(_escapes, value))
 
     def holders(self, value: Value) -> frozenset[Value]:
         """``value`` and everything through which it can be reached."""
-        known: frozenset[Value] | None = self.answers.get(("holders", value))
-        if known is None:
-            known = self.answers["holders", value] = frozenset(self.memory.holders(value))
-        return known
+        return self.derived(_holders, value)
 
     def written(self, key: str) -> tuple[Value, ...]:
         """The objects of which the script has set an attribute or an entry ``key`` (``.data``)."""
-        known: tuple[Value, ...] | None = self.answers.get(("written", key))
-        if known is None:
-            known = tuple(owner for owner, held in self.memory.fields.items() if key in held)
-            self.answers["written", key] = known
-        return known
+        return self.derived(_written, key)
 
     def inside(self, part: Value, whole: Value) -> bool:
         """Whether ``part`` is ``whole`` or one of its submodules, as far as the script shows."""
@@ -210,11 +221,7 @@ class Trace:
 
     def around(self, part: Value) -> frozenset[Value]:
         """A module and all that it hangs below, as far as the script shows."""
-        part = unwrapped(part)
-        known: frozenset[Value] | None = self.answers.get(("around", part))
-        if known is None:
-            known = self.answers["around", part] = frozenset(self.memory.around(part))
-        return known
+        return self.derived(_around, unwrapped(part))
 
     def concerns(self, event: Event, value: Value) -> bool:
         """Whether an event's own subject is ``value`` (or one of its options)."""
@@ -226,20 +233,58 @@ class Trace:
 
 
 def once(question: Callable[[Trace], T]) -> Callable[[Trace], T]:
-    """Mark a question that several rules ask of a trace: it is answered once, and forgotten with the trace."""
+    """Mark a question about a trace: it is answered once, and forgotten with the trace."""
+    return wraps(question)(lambda trace: trace.derived(question))
 
-    @wraps(question)
-    def asked(trace: Trace) -> T:
-        if question not in trace.answers:
-            trace.answers[question] = question(trace)
-        answer: T = trace.answers[question]
-        return answer
 
-    return asked
+def _holders(trace: Trace, value: Value) -> frozenset[Value]:
+    return frozenset(trace.memory.holders(value))
+
+
+def _escapes(trace: Trace, value: Value) -> tuple[Escaped, ...]:
+    holders = trace.holders(value)
+    every = trace.of(Escaped)
+    return tuple(e for e in every if e.value in holders or unwrapped(e.value) in holders)
+
+
+def _around(trace: Trace, part: Value) -> frozenset[Value]:
+    return frozenset(trace.memory.around(part))
+
+
+def _written(trace: Trace, key: str) -> tuple[Value, ...]:
+    return tuple(owner for owner, held in trace.memory.fields.items() if key in held)
+
+
+def _made(value: Value) -> Value:
+    """The object that a value is, or that it is a part of."""
+    while isinstance(value, Part | Parameters | StateDict):
+        value = unwrapped(value.owner if isinstance(value, Part) else value.of)
+    return value
+
+
+def _is_about(trace: Trace, event: Event, stage: int) -> bool:
+    """Whether an event is about an object that was made in a stage."""
+    begun = trace.memory.begun
+    return any(begun.get(_made(value)) == stage for value in subjects_of(event))
+
+
+_MOST_USES = 8
+"""So many uses of an object are looked at: most of the others happen under more conditions than these."""
+
+
+def _uses(trace: Trace, made: int, stage: int) -> tuple[Event, ...]:
+    """The first events of a stage that are about what was made in another one, none that says less than one before it."""
+    found: list[Event] = []
+    for event in trace.events:
+        if event.moment.stage != stage or len(found) == _MOST_USES:
+            continue
+        if _is_about(trace, event, made) and not any(event.guards.implies(u.guards) for u in found):
+            found.append(event)
+    return tuple(found)
 
 
 def unordered(one: Event, other: Event) -> bool:
-    """Whether the two stand in different methods that only unseen code calls, in an unknown order."""
+    """Whether the two are in different methods that only unseen code calls, in an unknown order."""
     first, second = one.moment.stage, other.moment.stage
     return bool(first and second) and first != second
 

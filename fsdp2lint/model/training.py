@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from fsdp2lint.model.basic_values import (
     MAX_DEPTH,
     External,
-    Logic,
-    Not,
     Part,
     Value,
     is_whole,
@@ -165,13 +165,9 @@ def _asks_for_a_rank(test: Value) -> bool:
             return True
         if one.ranked is False:
             continue
-        inside: list[Value] = []
-        if isinstance(one, Not):
-            inside = [one.test]
-        elif isinstance(one, Logic):
-            inside = list(one.operands)
-        elif isinstance(one, Part) and isinstance(one.key, tuple) and not is_whole(one):
-            inside = [one.owner, *(o for o in one.key[1:] if isinstance(o, Value))]
+        if isinstance(one, Part) and (not one.operation or is_whole(one)):
+            continue
+        inside = one.made_of
         todo += [v for v in inside if v not in seen]
         seen.update(inside)
     return False
@@ -188,8 +184,7 @@ def of_world_size(value: Value | None) -> bool:
         if isinstance(one, Part):
             if one.key == "['WORLD_SIZE']":
                 return True
-            key = one.key if isinstance(one.key, tuple) else ()
-            todo += [one.owner, *(o for o in key if isinstance(o, Value))]
+            todo += one.made_of
     return False
 
 
@@ -207,6 +202,20 @@ def root(value: Value) -> Value:
     return value
 
 
+def parts_along(value: Value | None) -> Iterator[Part]:
+    """A part, the part that it is a part of, and so on: ``a.b.c`` and ``a.b``; nothing for a whole."""
+    while isinstance(value, Part):
+        yield value
+        value = value.owner
+
+
+def wrappers_around(value: object) -> Iterator[Wrapped]:
+    """The wrappers around a module, the outermost first."""
+    while isinstance(value, Wrapped):
+        yield value
+        value = value.of
+
+
 def of_model(value: Value) -> bool:
     """Whether a value is a model, an optimizer, parameters or a state, or something inside one."""
     return isinstance(root(value), Module | Wrapped | Optimizer | Parameters | StateDict)
@@ -214,9 +223,14 @@ def of_model(value: Value) -> bool:
 
 def made_like_another(value: Value) -> bool:
     """Whether a tensor was made by ``torch.zeros_like`` or its like."""
-    made = value.owner if isinstance(value, Part) and isinstance(value.key, tuple) else None
+    made = value.owner if isinstance(value, Part) and value.operation else None
     name = made.name if isinstance(made, External) else ""
     return name.startswith("torch.") and name.endswith("_like")
+
+
+def of_buffers(value: Value | None) -> bool:
+    """Whether a value is a buffer that a walk over those of a module gives."""
+    return any(one.key in (".buffers()", ".named_buffers()") for one in parts_along(value))
 
 
 def of_parameters(value: Value | None) -> bool:

@@ -12,6 +12,7 @@ from fsdp2lint.model.basic_values import (
     Round,
     Unknown,
     Value,
+    computed_from,
     is_choice,
     tests_in,
 )
@@ -37,12 +38,15 @@ from fsdp2lint.model.training import (
     StateDict,
     Wrapped,
     made_like_another,
+    of_buffers,
     of_model,
     of_parameters,
     of_world_size,
+    parts_along,
     rank_dependent,
     root,
     unwrapped,
+    wrappers_around,
 )
 
 __all__ = [
@@ -73,15 +77,19 @@ __all__ = [
     "Unknown",
     "Value",
     "Wrapped",
+    "computed_from",
     "is_choice",
     "lineage",
     "made_like_another",
+    "of_buffers",
     "of_model",
     "of_parameters",
     "of_world_size",
     "outside",
+    "parts_along",
     "rank_dependent",
     "root",
     "tests_in",
     "unwrapped",
+    "wrappers_around",
 ]

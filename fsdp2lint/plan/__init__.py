@@ -82,19 +82,21 @@ def _asked(request: Request, world: int, per_node: int, *, hollow: bool) -> Answ
                 stderr=output,
                 start_new_session=True,
             )
-            _wait(process, request)
-        answer = folder / "answer.json"
+            answer = folder / "answer.json"
+            _wait(process, request, answer)
         if not answer.exists():
             last = (folder / "output").read_text("utf-8", "replace").strip().splitlines()[-1:]
             raise CannotPlan(f"{request.target}: {' '.join(last) or 'the process died'}")
         return msgspec.json.decode(answer.read_bytes(), type=Answer)
 
 
-def _wait(process: subprocess.Popen[bytes], request: Request) -> None:
+def _wait(process: subprocess.Popen[bytes], request: Request, answer: Path) -> None:
     """Wait as long as the request allows; nothing of the process is left behind."""
     try:
         process.wait(request.timeout)
     except subprocess.TimeoutExpired:
+        if answer.exists():  # the plan is made, and what follows takes too long
+            return
         raise CannotPlan(f"{request.target}: the time was over") from None
     finally:
         with contextlib.suppress(ProcessLookupError, PermissionError):

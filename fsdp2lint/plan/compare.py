@@ -57,7 +57,7 @@ def _groups(old: Model, new: Model) -> Iterator[Difference]:
     for name in [*before, *(name for name in after if name not in before)]:
         was, now = before.get(name, _NOWHERE), after.get(name, _NOWHERE)
         if was.members != now.members:
-            yield Difference("group", f"`{name}`", *_told_apart(was, now))
+            yield Difference("group", f"`{name}`", *_distinguished(was, now))
 
 
 class _Home(NamedTuple):
@@ -79,8 +79,8 @@ def _homes(model: Model) -> dict[str, _Home]:
     return homes
 
 
-def _told_apart(was: _Home, now: _Home) -> tuple[str, str]:
-    """The two places in words; a group that kept its name is told with what joined or left it."""
+def _distinguished(was: _Home, now: _Home) -> tuple[str, str]:
+    """The two places in words; a group that kept its name is shown with what joined or left it."""
     if was.text != now.text or was.members is None or now.members is None:
         return was.text, now.text
     changed = sorted(was.members ^ now.members)

@@ -106,6 +106,15 @@ class Optimizer(msgspec.Struct, frozen=True):
     state: int | None
 
 
+class Activations(msgspec.Struct, frozen=True):
+    """What a step computes beside parameters and their gradients."""
+
+    kept: int
+    """When the backward pass begins."""
+    peak: int
+    """The most at one time in forward and backward."""
+
+
 class Plan(msgspec.Struct, frozen=True):
     """What a script would do on so many ranks, seen from rank 0."""
 
@@ -114,6 +123,8 @@ class Plan(msgspec.Struct, frozen=True):
     models: tuple[Model, ...]
     optimizers: tuple[Optimizer, ...]
     notes: tuple[str, ...] = ()
+    activations: Activations | None = None
+    """None where the script's step could not be followed."""
 
     @property
     def units(self) -> Iterator[Unit]:
@@ -134,7 +145,18 @@ class Amounts(msgspec.Struct, frozen=True):
     """Gathered parameters that stay from forward to backward."""
     largest: int
     """The largest unit among the others, gathered."""
+    pair: int
+    """The two largest: one is computed while the next one comes."""
     traffic: Traffic
+    activations: Activations | None = None
+
+    @property
+    def together(self) -> int | None:
+        """What a step needs at most."""
+        if self.optimizer is None or self.activations is None:
+            return None
+        held = self.parameters + self.replicated + self.gradients + self.optimizer
+        return held + self.kept + self.pair + self.activations.peak
 
 
 def amounts(plan: Plan) -> Amounts:
@@ -151,5 +173,7 @@ def amounts(plan: Plan) -> Amounts:
         None if None in states else sum(state or 0 for state in states),
         sum(unit.full for unit in held),
         max((unit.full for unit in freed), default=0),
+        sum(sorted(unit.full for unit in freed)[-2:]),
         sum((unit.traffic for unit in units), Traffic()),
+        plan.activations,
     )

@@ -21,8 +21,11 @@ def whole_models() -> list[nn.Module]:
     modules = [found for found in gc.get_objects() if issubclass(type(found), nn.Module)]
     inner = {id(child) for module in modules for child in module._modules.values()}
     tops = [module for module in modules if id(module) not in inner]
-    models = [top for top in tops if any(map(is_parallel, top.modules()))]
-    return sorted(models, key=_rank)
+    sharded = {id(top): {id(m) for m in top.modules() if is_parallel(m)} for top in tops}
+    models = [top for top in tops if sharded[id(top)]]
+    # a list of some of a model's blocks, as a slice makes it, is no model
+    parts = [one for one in models if any(sharded[id(one)] < sharded[id(top)] for top in models)]
+    return sorted((one for one in models if one not in parts), key=_rank)
 
 
 def _rank(model: nn.Module) -> tuple[str, int, bool]:

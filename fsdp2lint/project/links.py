@@ -46,7 +46,7 @@ class Finder:
     def resolve(self, dotted: str, level: int, importer: str) -> str | None:
         """The file (or the folder of a namespace package) that ``from <level dots>dotted import`` names.
 
-        ``importer`` is the path of the file in which the import stands.
+        ``importer`` is the path of the file in which the import is.
         """
         folder = os.path.dirname(os.path.abspath(importer))
         key = (folder, dotted, level)

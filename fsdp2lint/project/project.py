@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, get_args
 
-from fsdp2lint.model.told import NOTHING_TOLD, Told
+from fsdp2lint.model.hints import NO_HINTS, Hints
 from fsdp2lint.project.links import Finder, Folder
 from fsdp2lint.source.reading import decode
 from fsdp2lint.source.source import Source, Unreadable
@@ -218,7 +218,7 @@ class Project:
     """Sources under analysis and the files on disk that they import.
 
     ``asked`` are the sources in which findings are wanted, beside the ``settings`` of frameworks; others serve facts only. ``programs`` are more
-    sources from which runs may begin. ``told`` is what the configuration says of functions, ``target`` the
+    sources from which runs may begin. ``hints`` is what the configuration says of functions, ``target`` the
     oldest torch release that the code is for; None when nobody named it.
     """
 
@@ -226,14 +226,14 @@ class Project:
         self,
         asked: Sequence[Source],
         roots: Sequence[Folder],
-        told: Told = NOTHING_TOLD,
+        hints: Hints = NO_HINTS,
         files: Files | None = None,
         target: Release | None = None,
         decoded: dict[str, Source | None] | None = None,
     ) -> None:
         self.asked = [source for source in asked if not source.is_settings]
         self.settings = [source for source in asked if source.is_settings]
-        self.told = told
+        self.hints = hints
         self.target = target
         self.files = files or Files()
         self._known: dict[str, Source | None] = {os.path.abspath(s.path): s for s in asked}
@@ -254,7 +254,7 @@ class Project:
         cls,
         sources: Sequence[Source],
         roots: Sequence[Folder] = (),
-        told: Told = NOTHING_TOLD,
+        hints: Hints = NO_HINTS,
         files: Files | None = None,
         target: Release | None = None,
         decoded: dict[str, Source | None] | None = None,
@@ -264,7 +264,7 @@ class Project:
         ``decoded`` holds the other files that were read for an earlier version of the project, and gets
         those that are read for this one.
         """
-        return cls(sources, roots, told, files, target, decoded)
+        return cls(sources, roots, hints, files, target, decoded)
 
     def add_programs(self, sources: Iterable[Source]) -> None:
         """More sources from which runs may begin."""
@@ -273,7 +273,7 @@ class Project:
             self._known[self.path_of(source)] = source
 
     def path_of(self, source: Source) -> str:
-        """Where a source stands."""
+        """Where a source is."""
         return os.path.abspath(source.path)
 
     def resolve(self, dotted: str, level: int, importer: Source) -> str | None:
@@ -300,6 +300,11 @@ class Project:
         """The parsed source at ``path``; None when it cannot be read or is not worth following into."""
         source = self.followed(path)
         return source if source is not None and is_parsed(source) else None
+
+    def module_named(self, dotted: str, level: int, importer: Source) -> Source | None:
+        """The source of the module that an import of ``importer`` names, where that is a file of the project."""
+        path = self.resolve(dotted, level, importer)
+        return self.source(path) if path and path.endswith(".py") else None
 
     def followed(self, path: str) -> Source | None:
         """The source at ``path``, perhaps not parsed yet: many a module is imported and never used."""

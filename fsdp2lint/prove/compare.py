@@ -20,16 +20,16 @@ from typing import Literal, get_args
 
 import msgspec
 
-from fsdp2lint.plan.data import Plan
+from fsdp2lint.plan.data import Model, Plan
 from fsdp2lint.prove import ladder, written
-from fsdp2lint.prove.equality import files, steps
+from fsdp2lint.prove.equality import causes, files, steps
 from fsdp2lint.prove.equality.pairs import pair
 from fsdp2lint.prove.places import Place
 from fsdp2lint.rehearse import workfolder
 from fsdp2lint.rehearse.launch import Echo, Launch
 from fsdp2lint.rehearse.outcome import Device, MadeUp, RankReport, Request
 from fsdp2lint.rehearse.rehearse import Rehearsal, rehearse
-from fsdp2lint.rehearse.results import Checkpoint, Compared, Difference, Kind, Task
+from fsdp2lint.rehearse.results import UNITS, Checkpoint, Compared, Difference, Kind, Task
 from fsdp2lint.rehearse.script import die_with_parent
 from fsdp2lint.rehearse.warm import Forking
 
@@ -66,11 +66,12 @@ _ORDER = get_args(Kind)
 """What comes after what in a step and at the end."""
 
 
-def _when(difference: Difference) -> tuple[float, int]:
+def _when(difference: Difference) -> tuple[float, float, int]:
     """When a difference shows: settings before the first step, final values at the end."""
     end = 0 if difference.kind in ("numerics", "setting") else math.inf
     step = end if difference.step is None else difference.step
-    return step, _ORDER.index(difference.kind)
+    backward = math.inf if difference.backward is None else difference.backward
+    return step, backward, _ORDER.index(difference.kind)
 
 
 class Verification(msgspec.Struct):
@@ -133,7 +134,7 @@ def verify(
 ) -> Verification:
     """Run both and compare them.
 
-    ``announce`` is told what begins, ``rungs`` is what is known already.
+    ``announce`` gets what begins, ``rungs`` is what is known already.
 
     Raises:
         CannotRun: PyTorch or a script is not there.
@@ -184,6 +185,7 @@ class Trial:
         self._start = workfolder.Outside(self._scratch / "start")
         self._original: Rehearsal | None = None
         self._again: Rehearsal | None = None
+        self._noise: steps.Noise | None = None
         self._kept: list[Checkpoint] = []
         self._notes: list[str] = []
         self._saves: dict[str, list[str]] = {}
@@ -297,6 +299,7 @@ class Trial:
         title: str,
         options: Options | None = None,
         start: str = "",
+        rounded: bool = False,
     ) -> Rehearsal:
         self._announce(f"running {title}: {place.name}")
         options = options or self._options
@@ -320,6 +323,7 @@ class Trial:
             seed=SEED,
             seeds_apart=self._seeds_apart,
             gather=True,
+            rounded=rounded,
             environment=place.environment,
             made_up=options.made_up,
         )
@@ -334,19 +338,95 @@ class Trial:
         """What comes of two runs; ``known`` are the checkpoints that they began with."""
         if not new.completed:
             return Verification(old, new, "AFTER")
+        result = self._with_comparison(old, new, name, known, {})
+        if not _may_be_rounding(result.differences) or result.reason not in (_MANY, _GPUS, _NORMS):
+            return result
+        noise = self._measured_noise(old)
+        if not noise:
+            return result
+        result = self._with_comparison(old, new, name, known, noise)
+        told = ", ".join(f"{kind} {most[-1]:.2g}" for kind, most in noise.items())
+        result.notes.append(
+            "BEFORE ran once more with other last bits in its gradients, and what its own two runs differ by counts as "
+            f"noise, {steps.BEYOND:g} times over: {told}"
+        )
+        return result
+
+    def _with_comparison(
+        self,
+        old: Rehearsal,
+        new: Rehearsal,
+        name: str,
+        known: Sequence[str],
+        noise: steps.Noise,
+    ) -> Verification:
         rtol, reason = _tolerance(self._options, (old, new))
         result = Verification(old, new, rtol=rtol, reason=reason)
-        result.compared = steps.compare(old.run.ranks, new.run.ranks, rtol)
+        result.compared = steps.compare(old.run.ranks, new.run.ranks, rtol, noise)
         saved = self._checkpoints(new, name)
-        finals = (str(self._scratch / "before" / "final"), str(self._scratch / name / "final"))
-        reach = max(_reach(old), _reach(new))
-        result.compared += self._tensors(Task(finals, pair(self._kept, saved), rtol, reach))
-        result.compared += self._texts(old, new, name, rtol, known)
+        values = steps.BEYOND * max((most[-1] for most in noise.values()), default=0.0)
+        result.compared += self._tensors(
+            self._task(old, new, name, saved, rtol, values if "value" in noise else 0.0)
+        )
+        result.compared += self._texts(old, new, name, max(rtol, values), known)
         result.compared.append(self._writers(old, new, name))
         result.compared = [_accepted(one, self._options.accept_missing) for one in result.compared]
+        self._explain(result, old, new, name)
         notes = _notes(self._kept, saved, (old, new), resumed=bool(self._options.resume))
         result.notes = [*self._notes, *notes]
         return result
+
+    def _explain(self, result: Verification, old: Rehearsal, new: Rehearsal, name: str) -> None:
+        """Say of the first difference what explains it."""
+        if not result.differences:
+            return
+        first = result.differences[0]
+        before, after = (
+            causes.Side(run.run.ranks, _sharded(self._scratch / folder / UNITS))
+            for run, folder in ((old, "before"), (new, name))
+        )
+        for compared in result.compared:
+            compared.differences = [
+                causes.explained(one, before, after, result.rtol) if one is first else one
+                for one in compared.differences
+            ]
+
+    def _task(
+        self,
+        old: Rehearsal,
+        new: Rehearsal,
+        name: str,
+        saved: list[Checkpoint],
+        rtol: float,
+        noise: float = 0.0,
+    ) -> Task:
+        finals = (str(self._scratch / "before" / "final"), str(self._scratch / name / "final"))
+        reach = max(_reach(old), _reach(new))
+        return Task(finals, pair(self._kept, saved), rtol, noise, reach)
+
+    def _measured_noise(self, old: Rehearsal) -> steps.Noise:
+        """How far BEFORE comes from itself where its gradients are rounded otherwise: by kind and step."""
+        if self._noise is None and self._outer(old, "before"):
+            self._noise = {}  # it would write over what AFTER wrote there
+        if self._noise is None:
+            self._start.restore()
+            rounded = self._run(
+                "rounded",
+                self._before,
+                self._arguments,
+                "BEFORE again, rounded otherwise",
+                start=self._saved,
+                rounded=True,
+            )
+            self._noise = {}
+            if rounded.completed:
+                self._noise = steps.noise(old.run.ranks, rounded.run.ranks)
+                task = self._task(
+                    old, rounded, "rounded", self._checkpoints(rounded, "rounded"), LOOSE
+                )
+                apart = max((one.relative for one in self._tensors(task) if one.count), default=0.0)
+                self._noise["value"] = [apart]
+        return self._noise
 
     def _tensors(self, task: Task) -> list[Compared]:
         self._announce("comparing final values and checkpoints")
@@ -431,6 +511,32 @@ class Trial:
         return [path for path in written.paths(run.run.ranks) if not written.is_inside(path, work)]
 
 
+_FROM_ROUNDING: tuple[Kind, ...] = (
+    *("loss", "gradient", "clipping", "norm", "evaluation"),
+    *("value", "optimizer", "checkpoint", "printed", "file"),
+)
+"""What rounding can change; which data come, settings and what is there at all it can not."""
+
+_NEAR = 0.01
+"""Nothing begins by rounding that begins so far apart."""
+
+
+def _may_be_rounding(differences: Sequence[Difference]) -> bool:
+    """Whether all that differs could have grown out of sums that were rounded otherwise."""
+    numbers = [one.relative for one in differences if one.kind not in ("printed", "file")]
+    return (
+        bool(numbers)
+        and all(one.kind in _FROM_ROUNDING and not one.missing for one in differences)
+        and numbers[0] is not None
+        and numbers[0] <= _NEAR
+    )
+
+
+def _sharded(file: Path) -> tuple[Model, ...]:
+    """How the models of a run are sharded; empty where nothing was noted."""
+    return msgspec.json.decode(file.read_bytes(), type=tuple[Model, ...]) if file.is_file() else ()
+
+
 def _accepted(compared: Compared, names: Sequence[str]) -> Compared:
     """A comparison without the losses that the user accepts by name."""
     lost = [one for one in compared.differences if one.missing and _is_named(one.name, names)]
@@ -476,15 +582,20 @@ def _brings_weights_unseeded(run: Rehearsal) -> bool:
     return run.completed and all(rank.synced and not rank.seeded for rank in ranks)
 
 
+_MANY = "more than two ranks may add in another order"
+_GPUS = "GPUs may add in another order"
+_NORMS = "FSDP1 and FSDP2 add up clipped norms in another order"
+
+
 def _tolerance(options: Options, runs: tuple[Rehearsal, Rehearsal]) -> tuple[float, str]:
     if options.rtol is not None:
         return options.rtol, "as asked"
     if options.nproc > 2:
-        return LOOSE, "more than two ranks may add in another order"
+        return LOOSE, _MANY
     if options.device == "cuda":
-        return LOOSE, "GPUs may add in another order"
+        return LOOSE, _GPUS
     if any(rank.clipped for run in runs for rank in run.run.ranks):
-        return LOOSE, "FSDP1 and FSDP2 add up clipped norms in another order"
+        return LOOSE, _NORMS
     return 0.0, "exact"
 
 

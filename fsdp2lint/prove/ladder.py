@@ -42,7 +42,7 @@ def rung(number: int, held: bool | None, why: str = "") -> Rung:
 
 
 def whole(rungs: Sequence[Rung]) -> list[Rung]:
-    """All rungs from the lowest up; those that nobody looked at are told with what would ask for them."""
+    """All rungs from the lowest up; those that were not run are listed with the option that runs them."""
     seen = {one.number: one for one in rungs}
     return [seen.get(n, rung(n, None, HOW.get(n, ""))) for n in range(len(TITLES))]
 
@@ -61,7 +61,7 @@ def reached(rungs: Sequence[Rung]) -> int | None:
 def text(files: Sequence[str]) -> Rung:
     """Rung 0: whether the files parse, ``check`` finds no error and ``migrate`` would change nothing more.
 
-    A warning, of memory that every rank takes for example, is told and is no failure.
+    A warning, of memory that every rank takes for example, is reported and is no failure.
     """
     from fsdp2lint.check.runner import Batch, check
 

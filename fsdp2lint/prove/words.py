@@ -30,7 +30,7 @@ SHOWN = 10
 Number = float | None
 
 
-def told(verification: Verification, *, colour: bool) -> str:
+def rendered(verification: Verification, *, colour: bool) -> str:
     """The whole report as text."""
     lines = list(_report(verification))
     return painted(lines) if colour else plain(lines)
@@ -103,7 +103,7 @@ def _report(verification: Verification) -> Iterator[Line]:
     yield from (_amount(compared) for compared in verification.compared if compared.what)
     if verification.plans:
         yield []
-        yield from planning.told(verification.plans)
+        yield from planning.rendered(verification.plans)
     yield from _remarks(verification)
     yield from _verdict(verification)
 
@@ -226,6 +226,7 @@ def _places(difference: Difference) -> Iterator[Line]:
     for side, at in zip(("BEFORE", "AFTER "), difference.lines, strict=True):
         if at is not None:
             yield [(f"  {side} ", "dim"), (spot(at), "strong"), (f"  {text_at(at)}", "")]
+    yield from ([("  why:   ", "dim"), (cause, "")] for cause in difference.causes)
 
 
 def _verdict(verification: Verification) -> Iterator[Line]:

@@ -57,7 +57,7 @@ class Rank:
         return self.folder / f"rank{self.report.rank}.{kind}"
 
     def write(self) -> None:
-        """Write the report as it stands."""
+        """Write the report as it is."""
         passing = self.file("tmp")
         passing.write_bytes(packed(self.report))
         passing.replace(self.file("json"))

@@ -50,7 +50,7 @@ EARLY = (
 """What most ranks import; none of it starts a thread or draws a random number."""
 
 PATIENCE = 5.0
-"""Seconds that the other ranks have to end when one has failed and they were told to."""
+"""Seconds that the other ranks have to end when one has failed and they were asked to."""
 
 
 def main() -> None:
@@ -115,17 +115,25 @@ def _agent(request: Request, path: Path) -> int:
         port = listening.getsockname()[1]
         ranks = {_fork(request, path, rank, port): rank for rank in range(request.nproc)}
         # only now: a store has threads, and a rank that connects before waits for it
-        store = TCPStore(
-            "127.0.0.1",
-            port,
-            is_master=True,
-            wait_for_workers=False,
-            master_listen_fd=listening.detach(),
-            use_libuv=False,  # in torch 2.7 and before, the other kind takes no socket
-        )
+        store = store_behind(listening)
     failed = _wait(ranks)
     del store
     return int(failed)
+
+
+def store_behind(listening: socket.socket) -> TCPStore:
+    """The store at which ranks meet that know the port of this socket, which it takes over.
+
+    No other process can get that port before the ranks do, as it could get one that is only free.
+    """
+    return TCPStore(
+        "127.0.0.1",
+        listening.getsockname()[1],
+        is_master=True,
+        wait_for_workers=False,
+        master_listen_fd=listening.detach(),
+        use_libuv=False,  # in torch 2.7 and before, the other kind takes no socket
+    )
 
 
 def _fork(request: Request, path: Path, rank: int, port: int) -> int:

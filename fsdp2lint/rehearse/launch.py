@@ -243,7 +243,7 @@ class _Idle:
 
 
 class _Stall:
-    """Whether some ranks wait in a collective while others work on or stand still elsewhere.
+    """Whether some ranks wait in a collective while others work on or are still elsewhere.
 
     That may be a loop without end, a long computation, or data that do not come.
     """

@@ -52,6 +52,8 @@ class Request(msgspec.Struct, frozen=True):
     """Whether PyTorch starts from another number on each rank, too."""
     gather: bool = False
     """Whether final values and what was saved are kept for a comparison."""
+    rounded: bool = False
+    """Whether the last bits of gradients are others before each step: how far rounding alone leads."""
     environment: dict[str, str] = {}
     """What a launcher sets for its ranks."""
 
@@ -100,6 +102,30 @@ class Digest(msgspec.Struct, frozen=True):
     norm: float | None = None
 
 
+class Inner(msgspec.Struct, frozen=True, array_like=True):
+    """What a module inside of a call returned: the first tensor of it in a few numbers."""
+
+    name: str
+    """Empty for the module that was called."""
+    kind: str
+    dtype: str
+    weighted: float | None = None
+    norm: float | None = None
+    at: Spot | None = None
+
+
+class Exchange(msgspec.Struct, frozen=True):
+    """One collective that the script calls itself."""
+
+    call: str
+    reduces: str
+    """By which operation; empty for those that reduce nothing."""
+    what: str
+    """The type and shape of the tensor; empty for objects."""
+    ranks: tuple[int, ...]
+    at: Spot | None = None
+
+
 class Call(msgspec.Struct, frozen=True):
     """One call of an outermost module."""
 
@@ -114,6 +140,8 @@ class Call(msgspec.Struct, frozen=True):
     """How many of its modules without children were in training mode."""
     parts: int = 0
     """How many there are."""
+    inside: list[Inner] = []
+    """What the modules inside of it returned, in order; of the first steps."""
 
 
 class Clip(msgspec.Struct, frozen=True):
@@ -153,6 +181,7 @@ class Step(msgspec.Struct):
     """Where the script made the step and first called ``backward`` for it: ``step``, ``loss``."""
     printed: tuple[int, int] = (0, 0)
     """How long standard output and standard error were when the step was made."""
+    exchanges: list[Exchange] = []
 
 
 class Saved(msgspec.Struct, frozen=True):

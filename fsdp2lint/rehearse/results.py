@@ -11,6 +11,9 @@ from fsdp2lint.rehearse.outcome import Spot
 BUILD = "build.json"
 """The file beside the final values with the :class:`Build` of the models."""
 
+UNITS = "units.json"
+"""The file of a run with how its models are sharded."""
+
 COPY = "copy"
 """What the names of files begin with that hold copies of the weights which no optimizer trains."""
 
@@ -54,6 +57,10 @@ class Difference(msgspec.Struct, frozen=True):
     """How far apart, relative to the larger; None when they cannot be subtracted."""
     more: int = 0
     """How many others of this kind differ."""
+    causes: tuple[str, ...] = ()
+    """What of the programs explains it: the module where it begins, how parameters are computed, a collective."""
+    backward: int | None = None
+    """Which call of ``backward`` of the step it belongs to, counted from 0; None for what follows the last."""
 
 
 class Compared(msgspec.Struct):
@@ -114,6 +121,8 @@ class Task(msgspec.Struct, frozen=True):
     """The folders of the final values."""
     pairs: list[tuple[list[Checkpoint], list[Checkpoint]]]
     rtol: float
+    noise: float = 0.0
+    """How far values may be apart by rounding alone."""
     reach: float = 0.0
     """The sum of the learning rates of all steps: how far Adam can move a parameter."""
 

@@ -50,7 +50,7 @@ _REFUSED = "SystemExit: 2"
 _VERDICTS = {"timeout": "the time was over", "deadlock": "all ranks wait for each other"}
 
 
-def told(rehearsal: Rehearsal, *, colour: bool) -> str:
+def rendered(rehearsal: Rehearsal, *, colour: bool) -> str:
     """The whole report as text."""
     lines = list(_report(rehearsal))
     return painted(lines) if colour else plain(lines)

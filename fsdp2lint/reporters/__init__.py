@@ -49,9 +49,9 @@ def formats() -> tuple[str, ...]:
 def render(name: str, report: Report, view: View) -> str:
     """The report in the format called ``name``, ending in a newline unless it is empty."""
     if any((report.found, report.suppressed, report.fixed, report.refused, report.known)):
-        from fsdp2lint.check.in_documents import told
+        from fsdp2lint.check.in_documents import placed
 
-        report = told(report)
+        report = placed(report)
     if view.statistics and name in FOR_PEOPLE:
         from fsdp2lint.reporters._statistics import statistics
 

@@ -78,7 +78,7 @@ def _numbers(diagnostic: Diagnostic) -> list[int]:
     return [0 if order is None else ranks[order] for order, _ in points]
 
 
-def told_in_order(diagnostic: Diagnostic) -> Iterator[tuple[Place, str]]:
+def steps_of_the_run(diagnostic: Diagnostic) -> Iterator[tuple[Place, str]]:
     """Calls and points as the run passes them: what a debugger that steps along would show."""
     points = [(diagnostic.order, diagnostic.calls, diagnostic.place, diagnostic.message)]
     points += [(s.order, s.calls, s.place, s.label) for s in diagnostic.because]

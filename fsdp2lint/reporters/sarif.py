@@ -18,7 +18,7 @@ from fsdp2lint.catalogue.toolrules import ALWAYS_ON
 from fsdp2lint.check.diagnostics import fingerprints, shown
 from fsdp2lint.reporters._places import from_top
 from fsdp2lint.reporters._records import replacements
-from fsdp2lint.reporters._story import told_in_order
+from fsdp2lint.reporters._story import steps_of_the_run
 
 if TYPE_CHECKING:
     from fsdp2lint.catalogue.declare import Rule
@@ -112,7 +112,9 @@ def _result(
         result["relatedLocations"] = [
             _location(step.place, step.label, n) for n, step in enumerate(diagnostic.because)
         ]
-        flow = [{"location": _location(place, text)} for place, text in told_in_order(diagnostic)]
+        flow = [
+            {"location": _location(place, text)} for place, text in steps_of_the_run(diagnostic)
+        ]
         result["codeFlows"] = [{"threadFlows": [{"locations": flow}]}]
     in_cells = any(source.cell is not None for source in diagnostic.patch)
     if diagnostic.fix is not None and diagnostic.patch and not in_cells:

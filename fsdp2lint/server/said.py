@@ -39,7 +39,7 @@ class Words:
 
     def diagnostic(self, one: Diagnostic) -> types.Diagnostic:
         """A finding at the place that a reader of the document sees."""
-        place = one.place.told
+        place = one.place.in_document
         return types.Diagnostic(
             range=self.range(place),
             message=one.message,
@@ -63,7 +63,7 @@ class Words:
 
     def _related(self, one: Diagnostic) -> Iterator[types.DiagnosticRelatedInformation]:
         for step in one.because:
-            place = step.place.told
+            place = step.place.in_document
             location = types.Location(self.uri(place.source), self.range(place))
             yield types.DiagnosticRelatedInformation(location, step.label)
 

@@ -153,7 +153,7 @@ def _functions(body: Sequence[ast.AST]) -> Iterator[_AstFunction]:
 
 
 def defined(tree: cst.Module) -> Iterator[cst.FunctionDef]:
-    """The functions of a file that stand in no other, in the order of the text."""
+    """The functions of a file that are in no other, in the order of the text."""
     todo: list[cst.CSTNode] = [tree]
     while todo:
         node = todo.pop()
@@ -164,7 +164,7 @@ def defined(tree: cst.Module) -> Iterator[cst.FunctionDef]:
 
 
 def _cut(text: str, starts: list[int], node: _AstFunction) -> slice | None:
-    """The whole lines of a body that stands on lines of its own; None when it is short or does not."""
+    """The whole lines of a body that is on lines of its own; None when it is short or does not."""
     first = node.body[0]
     indent = _indent(text, starts, first)
     if indent.strip():
@@ -181,13 +181,13 @@ def _cut(text: str, starts: list[int], node: _AstFunction) -> slice | None:
 
 
 def _indent(text: str, starts: list[int], statement: ast.stmt) -> str:
-    """What stands before a statement on its line."""
+    """What is before a statement on its line."""
     start = starts[statement.lineno - 1]
     return text[start : start + statement.col_offset]
 
 
 def _header_end(text: str, starts: list[int], node: _AstFunction, line: int) -> int:
-    """The number of the line on which the colon stands: above the body only blank lines and comments follow."""
+    """The number of the line on which the colon is: above the body only blank lines and comments follow."""
     held = chain(ast.walk(node.args), () if node.returns is None else ast.walk(node.returns))
     ends = (getattr(one, "end_lineno", None) or 0 for one in held)
     least = max([node.lineno, *ends])
@@ -200,7 +200,7 @@ def _header_end(text: str, starts: list[int], node: _AstFunction, line: int) -> 
 
 
 def _bottom(text: str, starts: list[int], line: int, indent: str) -> int:
-    """The last line of a body, with the comments below it that stand deeper: they belong to what is inside."""
+    """The last line of a body, with the comments below it that are deeper: they belong to what is inside."""
     last = line
     while line < len(starts) - 1:
         below = text[starts[line] : starts[line + 1]]

@@ -91,7 +91,7 @@ def _label(mark: Mark) -> Line:
 
 
 def _in_lanes(tall: Iterable[Mark]) -> dict[Mark, int]:
-    """A lane for each span of several lines, so that overlapping bars stand side by side."""
+    """A lane for each span of several lines, so that overlapping bars are side by side."""
     lanes: dict[Mark, int] = {}
     for mark in tall:
         taken = {lane for other, lane in lanes.items() if other.range.end_line >= mark.range.line}

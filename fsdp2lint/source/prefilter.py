@@ -50,7 +50,7 @@ Not each file that holds the word asks for FSDP: many only take care of where ot
 """
 
 _OLD = (b"distributed._tensor",)
-"""The old place of DTensor: of its imports a rule speaks where FSDP is in sight, were it in a comment."""
+"""The old place of DTensor: its imports are judged in files that name FSDP, be it in a comment."""
 
 _TOLD = (
     rb"#[^\n]*"
@@ -76,9 +76,9 @@ def _holds(raw: bytes, words: Iterable[bytes]) -> bool:
     return any(raw.find(word) >= 0 for word in words)
 
 
-def tells(raw: bytes, told: Iterable[str]) -> bool:
-    """Whether a file may call one of the functions ``told`` by dotted name: it holds its name and a part of the rest."""
-    for name in told:
+def tells(raw: bytes, hints: Iterable[str]) -> bool:
+    """Whether a file may call one of the functions ``hints`` by dotted name: it holds its name and a part of the rest."""
+    for name in hints:
         *above, last = name.encode().split(b".")
         if last in raw and (not above or any(part in raw for part in above)):
             return True
@@ -96,10 +96,10 @@ def without_prose(raw: bytes) -> bytes:
     return re.sub(_TOLD, rb"\1", raw, flags=re.DOTALL)
 
 
-def sift(files: Iterable[str], told: Sequence[str] = ()) -> Iterator[tuple[str, Content]]:
+def sift(files: Iterable[str], hints: Sequence[str] = ()) -> Iterator[tuple[str, Content]]:
     """The relevant files with their bytes; a file that cannot be read comes with its error.
 
-    A call of a function ``told`` makes a file relevant too; settings are looked at before.
+    A call of a function ``hints`` makes a file relevant too; settings are looked at before.
     """
     for file in files:
         try:
@@ -107,5 +107,5 @@ def sift(files: Iterable[str], told: Sequence[str] = ()) -> Iterator[tuple[str, 
         except OSError as error:
             yield file, error
             continue
-        if relevant(raw) or file.endswith(TEXTS) or (told and tells(raw, told)):
+        if relevant(raw) or file.endswith(TEXTS) or (hints and tells(raw, hints)):
             yield file, raw

@@ -57,7 +57,7 @@ def statements(
 ) -> Iterator[cst.CSTNode]:
     """The statements of ``node`` and what holds them, in the order of the text: no expression is looked into.
 
-    Nor is what stands inside a statement that is ``closed``.
+    Nor is what is inside a statement that is ``closed``.
     """
     todo = [node]
     while todo:

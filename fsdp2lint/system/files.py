@@ -1,6 +1,6 @@
-"""The files of a run as they stand on disk, or as something else says that they are.
+"""The files of a run as they are on disk, or as something else says that they are.
 
-Whatever is asked is remembered with its answer, so that a result can be told from a stale one later.
+Whatever is asked is remembered with its answer, so that a stale result is known later.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ _BRACES = re.compile(r"\{([^{}]*,[^{}]*)\}")
 _FOLDERS = re.compile(r"(?:(?<=[/\\])|^)(?:\*\*[/\\])+")
 
 MAX_CHOICES = 1_000
-"""Patterns for which one may stand."""
+"""The most patterns that one may stand for."""
 MAX_LENGTH = 4_000
 
 

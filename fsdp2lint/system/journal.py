@@ -57,7 +57,7 @@ class _Piece:
     before: str
     """By what that is known."""
     lock: str
-    """A name under which ``new`` stands too as long: other programs take it for a lock."""
+    """A name under which ``new`` is found too meanwhile: other programs take it for a lock."""
     shown: str
     """How a message names the place."""
     after: str = ""

@@ -1,7 +1,7 @@
 """The one place through which text of others (names, code, messages) leaves for a terminal or a CI.
 
 A terminal obeys control characters, and the log of a CI obeys lines that look like its commands
-(https://docs.github.com/actions/reference/workflow-commands-for-github-actions). Both can stand in the name of a
+(https://docs.github.com/actions/reference/workflow-commands-for-github-actions). Both can be in the name of a
 file, or in a script, of a project that comes from somebody else.
 """
 

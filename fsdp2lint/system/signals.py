@@ -18,7 +18,7 @@ class Endings:
     """Signals that would end the process at once: raised as exceptions, or held while ``holding``.
 
     SIGINT becomes KeyboardInterrupt, others become SystemExit with the code that a shell would give. Once one
-    was raised, more of them do not disturb the cleaning up. What the program was told to ignore, as under
+    was raised, more of them do not disturb the cleaning up. What the program ignores, as under
     ``nohup``, stays ignored. Outside of the main thread, where no signal arrives, nothing is done.
     """
 

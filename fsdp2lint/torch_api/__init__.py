@@ -71,7 +71,7 @@ def exported(module: str, since: Release) -> frozenset[str]:
 
 @lru_cache(maxsize=1)
 def _data() -> dict[str, Any]:
-    """The file as it is; its shape stands in ``collect.py``."""
+    """The file as it is; its shape is in ``collect.py``."""
     loaded: dict[str, Any] = json.loads(HISTORY.read_text(encoding="utf-8"))
     return loaded
 

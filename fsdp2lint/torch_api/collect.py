@@ -111,7 +111,7 @@ def offered(folder: Path) -> dict[str, Found]:
 
 
 def text(found: Mapping[str, Mapping[str, Found]]) -> str:
-    """The data file: each name with its releases; a signature stands at the first release that has it."""
+    """The data file: each name with its releases; a signature is at the first release that has it."""
     names: dict[str, Offered] = {}
     opaque = {name for offers in found.values() for name, one in offers.items() if one["opaque"]}
     for release, offers in found.items():

@@ -6,16 +6,20 @@ from fsdp2lint.api import Event, External, Forward, Trace, Value, options, unwra
 
 from .shared import class_name, overlap
 
-_WITHOUT = ("torch.no_grad", "torch.inference_mode")
+
+def modes_around(event: Event, *names: str) -> list[Value]:
+    """The modes of these names around an event: decorators and contexts."""
+    decorators = [d for f in event.moment.inside for d in f.decorators]
+    return [
+        mode
+        for mode in (*decorators, *event.within)
+        if class_name(mode) in names or (isinstance(mode, External) and mode.name in names)
+    ]
 
 
 def keeps_no_gradients(event: Event) -> bool:
     """Whether ``torch.no_grad`` or ``torch.inference_mode`` is around an event, as a context or a decorator."""
-    around = [*event.within, *(d for f in event.moment.inside for d in f.decorators)]
-    return any(
-        class_name(one) in _WITHOUT or (isinstance(one, External) and one.name in _WITHOUT)
-        for one in around
-    )
+    return bool(modes_around(event, "torch.no_grad", "torch.inference_mode"))
 
 
 def evaluates(trace: Trace, event: Event) -> bool:

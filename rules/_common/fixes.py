@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 
 import libcst as cst
 
-from fsdp2lint.api import Edit, Event, Fix, InsertBefore, Layout, Move, Site, Trace, walk
+from fsdp2lint.api import Event, Fix, InsertBefore, Layout, Replace, Site, Trace, argument, walk
 
 from .shared import Shard, shards
 
@@ -20,7 +19,7 @@ def call_of(site: Site) -> cst.Call | None:
 
 
 def receiver_of(site: Site) -> cst.BaseExpression | None:
-    """What the method of a call is asked of: ``model`` in ``model.forward(x)``."""
+    """What the method of a call is called on: ``model`` in ``model.forward(x)``."""
     call = call_of(site)
     if call is None or not isinstance(call.func, cst.Attribute):
         return None
@@ -87,69 +86,16 @@ def statement_beside(block: cst.CSTNode, site: Site) -> cst.CSTNode | None:
     return None
 
 
-def moved_below(moving: Event, events: Sequence[Event], title: str, note: str) -> Fix | None:
-    """Move the statement of an event below the last of others, when they all stand in one block.
+BOTH_BACKENDS = "cpu:gloo,cuda:nccl"
 
-    Nothing between may use the names that the statement binds, or bind anew those that it reads.
-    """
-    places = [sites_together(moving, e) for e in events]
-    site = places[0][0]
-    if any(
-        mine.node is not site.node or theirs.source is not site.source for mine, theirs in places
-    ):
+
+def with_both_backends(site: Site, title: str) -> Fix | None:
+    """A backend for each device, where a process group is started with one that is written in the call."""
+    given = argument(call_of(site), 0, "backend")
+    if given is None or not isinstance(given.value, cst.SimpleString):
         return None
-    statement = own_statement(site)
-    layout = Layout.of(site.source)
-    line = None if statement is None else layout.parents.get(statement)
-    if not isinstance(line, cst.SimpleStatementLine) or len(line.body) != 1:
-        return None
-    block = layout.block(line)
-    below = [statement_beside(block, theirs) for _, theirs in places]
-    body = getattr(block, "body", ())
-    positions = [index for index, one in enumerate(body) if any(one is b for b in below)]
-    start = next((index for index, one in enumerate(body) if one is line), -1)
-    if None in below or start < 0 or not positions or max(positions) <= start:
-        return None
-    between = body[start + 1 : max(positions) + 1]
-    bound, read = _names(line)
-    if any(_touches(one, bound, read) for one in between):
-        return None
-    edit: Edit = Move(site.source, line, after=body[max(positions)])
-    return Fix(title, (edit,), "unsafe", note)
-
-
-def _names(line: cst.SimpleStatementLine) -> tuple[set[str], set[str]]:
-    """The names (or attribute names) that a statement binds, and the plain names that it reads."""
-    bound: set[str] = set()
-    read: set[str] = set()
-    for small in line.body:
-        targets = [t.target for t in small.targets] if isinstance(small, cst.Assign) else []
-        if isinstance(small, cst.AnnAssign):
-            targets = [small.target]
-        for target in targets:
-            for node in walk(target):
-                if isinstance(node, cst.Attribute):
-                    bound.add(node.attr.value)
-                elif isinstance(node, cst.Name) and not isinstance(target, cst.Attribute):
-                    bound.add(node.value)
-        value = getattr(small, "value", None)
-        if isinstance(value, cst.Call):
-            for argument in value.args[1:]:
-                read |= {n.value for n in walk(argument.value) if isinstance(n, cst.Name)}
-    return bound, read
-
-
-def _touches(statement: cst.CSTNode, bound: set[str], read: set[str]) -> bool:
-    for node in walk(statement):
-        if isinstance(node, cst.Name) and node.value in bound:
-            return True
-        if isinstance(node, cst.AssignTarget | cst.AugAssign | cst.AnnAssign | cst.For):
-            names = {n.value for n in walk(node.target) if isinstance(n, cst.Name)}
-            if names & read:
-                return True
-        if isinstance(node, cst.Return | cst.Raise | cst.Break | cst.Continue):
-            return True
-    return False
+    edit = Replace(site.source, given.value, f'"{BOTH_BACKENDS}"')
+    return Fix(title, (edit,), "safe")
 
 
 def free_name(site: Site, *wanted: str) -> str:

@@ -18,7 +18,7 @@ import libcst as cst
 from fsdp2lint.api import Edit, Event, Fix, Layout, Move, Names, Site, Source, walk
 
 from .fixes import sites_together, statement_beside
-from .fixes_moving import bound_names
+from .fixes_moving import bound_names, shared_site
 
 Nodes = AbstractSet[cst.CSTNode]
 """Expressions: calls, and targets of assignments."""
@@ -35,21 +35,18 @@ class Effect:
         self.source = source
         self.body: list[cst.CSTNode] = list(getattr(Layout.of(source).block(line), "body", ()))
         self.first = first
-        """Where in the block the first of the others stands."""
+        """Where in the block the first of the others is."""
 
     @classmethod
     def among(cls, moving: Event, others: Sequence[Event]) -> Effect | None:
-        """None when they do not all stand in one block of one function, the others first."""
-        pairs = [sites_together(moving, other) for other in others]
-        if not pairs or any(
-            mine.node is not pairs[0][0].node or theirs.source is not mine.source
-            for mine, theirs in pairs
-        ):
+        """None when they are not all in one block of one function, the others first."""
+        site = shared_site(moving, others)
+        if site is None:
             return None
-        site = pairs[0][0]
         for block in _blocks(site):
             line = statement_beside(block, site)
-            places = [statement_beside(block, theirs) for _, theirs in pairs]
+            theirs = (sites_together(moving, other)[1] for other in others)
+            places = [statement_beside(block, one) for one in theirs]
             if line is not None and None not in places:
                 body = list(getattr(block, "body", ()))
                 found = [index for index, one in enumerate(body) if any(one is p for p in places)]
@@ -81,7 +78,7 @@ class Effect:
                 return True
         return any(isinstance(n, _LEAVING) for n in walk(self.line))
 
-    def told(self, apart: Callable[[cst.CSTNode], bool]) -> bool:
+    def hands_over(self, apart: Callable[[cst.CSTNode], bool]) -> bool:
         """Whether a statement between, ``apart`` from some, calls anything with what this one reads.
 
         Modules and other imported names do not count.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 
 import libcst as cst
@@ -25,12 +25,12 @@ _LEAVING = (cst.Return, cst.Raise, cst.Break, cst.Continue, cst.Yield)
 def moved_above(
     moving: Event, events: Sequence[Event], needed: Sequence[Event], title: str, note: str
 ) -> Fix | None:
-    """Move the statement of an event above the first of others, when they all stand in one block.
+    """Move the statement of an event above the first of others, when they all are in one block.
 
     ``needed`` are the events that must stay above it. Nothing between may bind a name or an attribute that
     the statement reads, use what it binds, or hand what it reads to a call (the module itself apart).
     """
-    site = _shared_site(moving, events)
+    site = shared_site(moving, events)
     if site is None:
         return None
     statement, source = own_statement(site), site.source
@@ -53,6 +53,21 @@ def moved_above(
     return Fix(title, (Move(source, line, before=body[min(places)]),), "unsafe", note)
 
 
+def moved_below(moving: Event, events: Sequence[Event], title: str, note: str) -> Fix | None:
+    """Move the statement of an event below the last of others, when they all are in one block.
+
+    Nothing between may use the names that it binds, or bind anew the settings that it reads.
+    """
+    site = shared_site(moving, events)
+    statement = None if site is None else own_statement(site)
+    if site is None or statement is None:
+        return None
+    body = _body(Layout.of(site.source), statement)
+    places = _places(site, body, moving, events)
+    read = _read_plainly(statement)
+    return _moved_down(site, statement, places, lambda index: read, title, note)
+
+
 def moved_beyond(
     moving: Event, statement: cst.Assign, events: Sequence[Event], title: str, note: str
 ) -> Fix | None:
@@ -61,23 +76,42 @@ def moved_beyond(
     Nothing between may use the names that it binds. What it reads may be bound anew only by the statements
     of those events.
     """
-    site = _shared_site(moving, events)
+    site = shared_site(moving, events)
     if site is None or site.node is not moving.at.node:
         return None
+    places = _places(site, _body(Layout.of(site.source), statement), moving, events)
+    read = _read(statement)
+    return _moved_down(
+        site,
+        statement,
+        places,
+        lambda index: set() if index in (places or ()) else read,
+        title,
+        note,
+    )
+
+
+def _moved_down(
+    site: Site,
+    statement: cst.CSTNode,
+    places: Sequence[int] | None,
+    read: Callable[[int], set[str]],
+    title: str,
+    note: str,
+) -> Fix | None:
+    """``read`` gives what the statement at a place of the block must not bind."""
     layout = Layout.of(site.source)
     line, body = _alone(layout, statement), _body(layout, statement)
-    places = _places(site, body, moving, events)
-    if line is None or places is None or min(places) <= body.index(line):
+    if line is None or places is None or max(places) <= body.index(line):
         return None
     start, last = body.index(line), max(places)
-    for index in range(start + 1, last + 1):
-        read = set() if index in places else _read(statement)
-        if _disturbs(body[index], bound_names(statement), read):
-            return None
+    bound = bound_names(statement)
+    if any(_disturbs(body[index], bound, read(index)) for index in range(start + 1, last + 1)):
+        return None
     return Fix(title, (Move(site.source, line, after=body[last]),), "unsafe", note)
 
 
-def _shared_site(moving: Event, events: Sequence[Event]) -> Site | None:
+def shared_site(moving: Event, events: Sequence[Event]) -> Site | None:
     """The place of an event in the innermost function where the others happen too, one for all of them."""
     pairs = [sites_together(moving, e) for e in events]
     if not pairs:
@@ -160,9 +194,9 @@ def _read(statement: cst.Assign | cst.AnnAssign) -> set[str]:
     return set() if value is None else {n.value for n in walk(value) if isinstance(n, cst.Name)}
 
 
-def _read_plainly(statement: cst.Assign | cst.AnnAssign) -> set[str]:
+def _read_plainly(statement: cst.CSTNode) -> set[str]:
     """The names that a call reads beside the function and its first argument: settings."""
-    call = statement.value
+    call = getattr(statement, "value", None)
     if not isinstance(call, cst.Call):
         return set()
     return {n.value for a in call.args[1:] for n in walk(a.value) if isinstance(n, cst.Name)}

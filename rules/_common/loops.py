@@ -28,7 +28,7 @@ def loops_around(event: Event) -> list[Loop]:
 
 
 def loops_at(site: Site) -> tuple[Loop, ...]:
-    """The loops of one function in whose body (or whose ``while`` test) a site stands."""
+    """The loops of one function in whose body (or whose ``while`` test) a site is."""
     return site.source.derived(_loops_above, site.node)
 
 

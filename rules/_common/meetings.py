@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import libcst as cst
 
 from fsdp2lint.api import (
+    WHOLE,
     Backward,
     Bound,
     Called,
@@ -35,18 +36,23 @@ from fsdp2lint.api import (
     StateDict,
     Trace,
     Value,
+    Wrapping,
+    call_that_made,
     is_choice,
     once,
     options,
     rank_dependent,
+    root,
+    unwrapped,
     walk,
 )
 
 from .loops import loops_at
 from .norms import is_partial, norms
 from .origins import is_of_shards
+from .parts import holding_shards
 from .ranks import decides, without_group
-from .shared import is_ordinary, sharded
+from .shared import is_ordinary, sharded, shards
 
 _READING = (
     "builtins.",
@@ -82,7 +88,7 @@ def meetings(trace: Trace) -> tuple[Meeting, ...]:
             found.append(Meeting(collective, name, f"`{name}`{of}"))
     for called in trace.calls(*_OVER_A_GROUP):
         name = called.name.rpartition(".")[2]
-        group = called.argument(_OVER_A_GROUP[called.name], "group")
+        group = called.argument(_OVER_A_GROUP[called.name], _keyword(called))
         if group is not None and _is_of_a_mesh(group):
             said = f"`{name}` of a group of the mesh"
             found.append(Meeting(called, f"{name} {group.words()}", said))
@@ -91,7 +97,7 @@ def meetings(trace: Trace) -> tuple[Meeting, ...]:
             said = f"the forward of the sharded `{forward.module.words()}`"
             found.append(Meeting(forward, "forward", said))
     for clipped in trace.of(Clipped):
-        if any(sharded(trace, clipped, p.of) is not None for p in clipped.parameters):
+        if any(holding_shards(trace, clipped, p.of) is not None for p in clipped.parameters):
             found.append(Meeting(clipped, "clip_grad_norm_", "the norm over all shards"))
     for backward in trace.of(Backward):
         if backward.guards.clauses and is_of_shards(trace, backward):
@@ -100,6 +106,7 @@ def meetings(trace: Trace) -> tuple[Meeting, ...]:
 
 
 _FUNCTIONAL = "torch.distributed._functional_collectives."
+_TITAN = "torchtitan.distributed.utils."
 _OVER_A_GROUP = {
     "torch.distributed.all_reduce": 2,
     "torch.distributed.barrier": 0,
@@ -110,45 +117,79 @@ _OVER_A_GROUP = {
     f"{_FUNCTIONAL}all_gather_tensor": 2,
     f"{_FUNCTIONAL}reduce_scatter_tensor": 3,
     f"{_FUNCTIONAL}all_to_all_single": 3,
+    f"{_TITAN}dist_max": 1,
+    f"{_TITAN}dist_mean": 1,
+    f"{_TITAN}dist_sum": 1,
 }
 """Collectives to which the ranks of one group come, with the position of their ``group``."""
 
 
+def _keyword(called: Called) -> str:
+    return "mesh" if called.name.startswith(_TITAN) else "group"
+
+
 def _is_of_a_mesh(group: Value) -> bool:
     """Whether a group is that of a dimension of a mesh: every rank is in one of those, beside others."""
-    return all(isinstance(one, Mesh) or _was_asked_for(one) for one in options(group))
+    return all(isinstance(one, Mesh) or is_group_of_a_mesh(one) for one in options(group))
 
 
-def _was_asked_for(group: Value) -> bool:
+def is_group_of_a_mesh(group: Value) -> bool:
     """Whether a mesh was asked for a group of its own."""
     return (
         isinstance(group, Part)
         and isinstance(group.owner, Mesh)
-        and isinstance(group.key, tuple)
-        and group.key[:2] == ("call", ".get_group")
+        and group.operation == "call"
+        and group.operands[:1] == (".get_group",)
     )
 
 
 def _local(trace: Trace, collective: Collective) -> bool:
-    """Whether ``full_tensor()`` may need no other rank: of a norm that torch has reduced, or where the script asks
-    first whether this is a ``DTensor`` at all, and it is not or nobody knows the answer.
+    """Whether a call may need no other rank: a state dict where nothing is sharded, or ``full_tensor()``.
+
+    That of a norm that torch has reduced, or where the script asks first whether this is a ``DTensor`` at all, and it
+    is not or nobody knows the answer.
     """
-    root = collective.about
-    if not collective.name.endswith("full_tensor") or root is None:
+    about = collective.about
+    if collective.name.startswith(_STATES) and _all_shard_elsewhere(trace, collective):
+        return True  # whole tensors are taken as they are (``_iterate_state_dict`` in torch)
+    if not collective.name.endswith("full_tensor") or about is None:
         return False
-    norm = norms(trace).get(root)
-    while isinstance(root, Part):
-        root = root.owner
+    norm = norms(trace).get(about)
+    whole = root(about)
     asked = [g for g in collective.guards if asks_for_dtensor(g.test)]
     if any(not g.taken for g in asked):
         return True
     if norm is not None:
         return not is_partial(trace, norm)
-    if isinstance(root, External) and root.name.endswith(("clip_grad_norm_", "get_total_norm")):
+    if isinstance(whole, External) and whole.name.endswith(("clip_grad_norm_", "get_total_norm")):
         return True
-    if isinstance(root, Parameters | StateDict) and sharded(trace, collective, root.of):
+    if isinstance(whole, Parameters | StateDict) and sharded(trace, collective, whole.of):
         return False
     return bool(asked) and not _asks_rank_inside(collective, asked)
+
+
+_STATES = "torch.distributed.checkpoint.state_dict.get_"
+
+
+def _all_shard_elsewhere(trace: Trace, collective: Collective) -> bool:
+    """Whether all that the script shards, it shards in branches that exclude this one, by whatever it does so.
+
+    A model that comes from unseen code which is given one may be sharded there.
+    """
+    found: list[Event] = [one.event for one in shards(trace)]
+    found += (one for one in trace.of(Wrapping) if one.by == "fsdp1")
+    found += trace.calls("torch.distributed.tensor.parallel.parallelize_module")
+    if not found or not all(one.guards.excludes(collective.guards) for one in found):
+        return False
+    about = options(collective.about) if collective.about is not None else ()
+    made = [call_that_made(trace, one) for one in about if not isinstance(unwrapped(one), Module)]
+    return not any(
+        call is not None
+        and any(
+            isinstance(unwrapped(v), Module) for v in (*call.arguments, *call.keywords.values())
+        )
+        for call in made
+    )
 
 
 def _asks_rank_inside(collective: Collective, asked: list[Guard]) -> bool:
@@ -167,22 +208,28 @@ def _asks_rank_inside(collective: Collective, asked: list[Guard]) -> bool:
 
 def asks_for_dtensor(test: Value) -> bool:
     """Whether a test asks if something is a ``DTensor`` (or has a method that only those have)."""
-    if not isinstance(test, Part) or not isinstance(test.key, tuple):
+    if not isinstance(test, Part) or not test.operation:
         return False
-    how, *what = test.key
+    if test.key == (WHOLE,):  # of what may be one of several
+        asked = [one for one in options(test.owner) if not isinstance(one, Literal)]
+        return bool(asked) and all(map(asks_for_dtensor, asked))
+    how, what = test.operation, test.operands
     if how == "isinstance":
         return any(isinstance(c, External) and c.name.endswith(".DTensor") for c in what)
     return bool(how == "hasattr")
 
 
 def rank_guards(event: Event) -> Iterator[Guard]:
-    """The tests of the rank under which an event stands, when they surely keep some ranks away.
+    """The tests of the rank under which an event is, when they surely keep some ranks away.
 
-    A test that only one process passes because it is alone (``world_size == 1``) keeps nobody away. What an ``assert``
-    or an early ``return`` lets pass is no such test: there may be several.
+    A test that only one process passes because it is alone (``world_size == 1``) keeps nobody away, one that it does not
+    pass says nothing against it. What an ``assert`` or an early ``return`` lets pass is no such test: there may be several.
     """
     survived = event.guards.survived
-    if any(_about_world(g) and frozenset((g,)) not in survived for g in event.guards):
+    if any(
+        _about_world(g) and not _of_one(~g) and frozenset((g,)) not in survived
+        for g in event.guards
+    ):
         return
     every = ([g for g in clause if not _no_group(g)] for clause in event.guards.clauses)
     found = [asked[0] for asked in every if len(asked) == 1 and parts(event, asked[0])]
@@ -204,21 +251,49 @@ def _is_first(test: Value) -> bool:
 
 
 def _no_group(guard: Guard) -> bool:
-    """``not dist.is_initialized()``, said beside a test of the rank."""
+    """``not dist.is_initialized()``, said beside a test of the rank; or that no launcher has set the rank."""
     test = guard.test
-    while isinstance(test, Part):
-        test = test.owner
-    if not isinstance(test, External):
+    if _asks_launcher(test):
+        return not guard.taken
+    if isinstance(test, Part) and test.key is not None and _is_from_launcher(test.owner):
+        how, *other = test.key if isinstance(test.key, tuple) else ("",)
+        return how == "is" and guard.taken and all(map(_is_none, other))
+    asked = root(test)
+    if not isinstance(asked, External):
         return False
-    absent = test.name in ("torch.distributed.is_initialized", "torch.distributed.is_available")
-    return (absent and not guard.taken) or (test.name == "not distributed" and guard.taken)
+    absent = asked.name in ("torch.distributed.is_initialized", "torch.distributed.is_available")
+    return (absent and not guard.taken) or (asked.name == "not distributed" and guard.taken)
+
+
+def _asks_launcher(test: Value) -> bool:
+    """``"RANK" in os.environ``: whether a launcher has started this process."""
+    if not isinstance(test, Part) or not isinstance(test.key, tuple) or test.key[0] != "in":
+        return False
+    name, where = test.owner, test.key[1]
+    environment = isinstance(where, External) and where.name == "os.environ"
+    return environment and isinstance(name, Literal) and name.value in _LAUNCHED
+
+
+_LAUNCHED = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "TORCHELASTIC_RUN_ID")
+
+
+def _is_from_launcher(value: Value | None) -> bool:
+    """``os.environ.get("WORLD_SIZE")``."""
+    return (
+        isinstance(value, Part)
+        and isinstance(value.owner, External)
+        and value.owner.name == "os.environ"
+        and value.key in [f"[{name!r}]" for name in _LAUNCHED]
+    )
+
+
+def _is_none(value: object) -> bool:
+    return isinstance(value, Literal) and value.value is None
 
 
 def _about_world(guard: Guard) -> bool:
-    test: Value | None = guard.test
-    while isinstance(test, Part):
-        test = test.owner
-    return isinstance(test, External) and test.name == "torch.distributed.get_world_size"
+    asked = root(guard.test)
+    return isinstance(asked, External) and asked.name == "torch.distributed.get_world_size"
 
 
 def alone(guards: Guards) -> bool:
@@ -230,7 +305,7 @@ def deciding(trace: Trace, guards: Guards, known: Collection[object] = ()) -> It
     """The tests of several alternatives that decide alone on some path: with `if skip and isnan(loss): continue` the
     loss does where the run skips, with `if done or late(): break` the clock does where it is not done.
 
-    Those that are ``known`` already are left out: most stand over many events, and each path is a conjunction to keep.
+    Those that are ``known`` already are left out: most are over many events, and each path is a conjunction to keep.
     """
     for clause in guards.clauses:
         for guard in clause if len(clause) > 1 else ():
@@ -250,9 +325,9 @@ def _of_one(guard: Guard) -> bool:
     test, taken = guard.test, guard.taken
     while isinstance(test, Not):
         test, taken = test.test, not taken
-    if not isinstance(test, Part) or not isinstance(test.key, tuple) or len(test.key) != 2:
+    if not isinstance(test, Part) or len(test.operands) != 1:
         return False
-    how, number = test.key
+    how, number = test.operation, test.operands[0]
     asked = isinstance(number, Literal) and _is_world_size(test.owner)
     one = (("==", 1), ("<", 2)) if taken else (("!=", 1), (">", 1))
     return asked and (how, number.value) in one
@@ -262,9 +337,8 @@ def _is_world_size(value: Value | None) -> bool:
     """Whether a value is what ``get_world_size()`` returns, where there are process groups."""
     if isinstance(value, Either):
         return any(_is_world_size(one) for one in options(value))
-    while isinstance(value, Part):
-        value = value.owner
-    return isinstance(value, External) and value.name == "torch.distributed.get_world_size"
+    asked = root(value) if value is not None else None
+    return isinstance(asked, External) and asked.name == "torch.distributed.get_world_size"
 
 
 def has_counterpart(trace: Trace, meeting: Meeting, guard: Guard) -> bool:
@@ -410,7 +484,7 @@ def _runs_anyway(at: Site, left: Site) -> bool:
 
 
 def _is_next_round(event: Event, left: Exited) -> bool:
-    """Whether an event stands above the place that was left, so that it happens in another call or round: to that
+    """Whether an event is above the place that was left, so that it happens in another call or round: to that
     one those who have left come too.
     """
     at = beside(event, left)
@@ -452,7 +526,7 @@ def _loop_around(site: Site) -> cst.CSTNode | None:
 
 
 def inside_test(event: Event, guard: Guard) -> bool:
-    """Whether an event, or the call that led to it, stands inside the statement that asks a test."""
+    """Whether an event, or the call that led to it, is inside the statement that asks a test."""
     asked = guard.site
     if asked is None:
         return False
@@ -478,8 +552,24 @@ def _by_a_value(trace: Trace, event: Event, guard: Guard) -> bool:
     )
 
 
+@once
+def one_sided(trace: Trace) -> tuple[tuple[Meeting, Guard, Site], ...]:
+    """The meetings to which only some ranks surely come, the tests of the rank that say so, and what is under these."""
+    return tuple(
+        (meeting, guard, under(meeting.event, guard))
+        for meeting in meetings(trace)
+        for guard in rank_guards(meeting.event)
+        if stands_under(trace, meeting.event, guard) and not has_counterpart(trace, meeting, guard)
+    )
+
+
+def meets_inside(meeting: Meeting, at: Site) -> tuple[tuple[Event, str], ...]:
+    """Where the ranks meet, as a reason, when that is inside of what a finding is at."""
+    return ((meeting.event, "the ranks meet here"),) if at is not meeting.event.at else ()
+
+
 def under(event: Event, guard: Guard) -> Site:
-    """The call, or the event itself, that stands directly under a guard's test."""
+    """The call, or the event itself, that is directly under a guard's test."""
     path = (*event.moment.calls, event.at)
     asked = guard.site
     if asked is None:
@@ -494,7 +584,7 @@ def under(event: Event, guard: Guard) -> Site:
 
 
 def _is_tested(site: Site) -> bool:
-    """Whether a place stands under a test in its function."""
+    """Whether a place is under a test in its function."""
     for around in Layout.of(site.source).ancestors(site.node):
         if isinstance(around, cst.If | cst.IfExp | cst.While):
             return True

@@ -41,9 +41,12 @@ from fsdp2lint.api import (
     Written,
     is_choice,
     lineage,
+    of_buffers,
     once,
     options,
+    parts_along,
     rank_dependent,
+    root,
     unwrapped,
 )
 
@@ -81,10 +84,11 @@ _PLAIN = (
     "torch.random.fork_rng",
     "torch.set_grad_enabled",
     "torch.utils.flop_counter.FlopCounterMode",
+    "torchtitan.tools.profiling.",
     "transformer_engine.pytorch.autocast",
     "transformer_engine.pytorch.fp8_autocast",
 )
-"""Contexts that run the operations in them as they are, and change none of their tensors but what they are told to."""
+"""Contexts that run the operations in them as they are, and change none of their tensors but what they are given to change."""
 
 
 _DTYPE = re.compile(r"torch\.(b?float\d+\w*|half|float|double)")
@@ -186,7 +190,17 @@ def ways_without_memory(
     """
     if _reached_from_outside(trace, module) or _data_written(trace, event, module, buffers=False):
         return ()
+    touching: list[Event] = [e for e in trace.escapes(module) if e.order < event.order]
+    touching += [e for e in _giving_memory(trace, module, layer) if trace.precedes(e, event)]
+    return ways_around(trace, event, touching, module, built)
 
+
+def _giving_memory(trace: Trace, module: Value, layer: Value | None) -> tuple[Event, ...]:
+    """The events that may give a module's parameters memory, or those of one ``layer`` of it: the latest of a kind first."""
+    return trace.derived(_that_give_memory, module, layer)
+
+
+def _that_give_memory(trace: Trace, module: Value, layer: Value | None) -> tuple[Event, ...]:
     def among(*values: Value) -> bool:
         given = [unwrapped(one) for value in values for one in options(value)]
         if layer is None:
@@ -195,18 +209,17 @@ def ways_without_memory(
         walked = [one for one in given if one not in known]  # any layer may be meant
         return _among(trace, layer, *known) or _among(trace, module, *walked)
 
-    touching: list[Event] = [e for e in trace.escapes(module) if e.order < event.order]
-    touching += [
-        e for e in trace.before(event, Moved) if among(e.module) and not _only_changes_dtype(e)
+    found: list[Event] = [
+        e for e in reversed(trace.of(Moved)) if among(e.module) and not _only_changes_dtype(e)
     ]
-    touching += [e for e in trace.before(event, Restored) if among(e.into)]
-    touching += [
+    found += [e for e in reversed(trace.of(Restored)) if among(e.into)]
+    found += [
         e
-        for e in trace.before(event, Assigned)
-        if not (_is_tensor(e.value) or _leaves_parameters(trace, e)) and among(e.owner)
+        for e in reversed(trace.of(Assigned))
+        if among(e.owner) and not (_is_tensor(e.value) or _leaves_parameters(trace, e))
     ]
-    touching += [e for e in trace.before(event, Loaded) if among(*(state.of for state in e.states))]
-    return ways_around(trace, event, touching, module, built)
+    found += [e for e in reversed(trace.of(Loaded)) if among(*(state.of for state in e.states))]
+    return tuple(found)
 
 
 def _only_changes_dtype(moved: Moved) -> bool:
@@ -244,12 +257,16 @@ def ways_without_values(
     """
     if _reached_from_outside(trace, module):
         return ()
-    if _data_written(trace, end, module, buffers=not by_loads):  # what loads leave out are buffers
+    if _data_written(
+        trace, end, module, start, buffers=not by_loads
+    ):  # what loads leave out are buffers
         return ()
     found = giving
     if found is None:
         found = values_given(trace, start, end, module, by_loads=by_loads, itself=itself)
     touching = [e for e in found if giving is None or _gives(trace, e, module, itself)]
+    if by_loads:
+        touching = [e for e in touching if not _writes_buffers(e)]
     return ways_around(trace, end, touching, module, built)
 
 
@@ -344,7 +361,7 @@ def _is_flag(guard: Guard) -> bool:
     """Whether something is asked for whether it is set or given: one of several words is chosen by `==`."""
     test = guard.test
     asked = options(test.owner) if test.key == (WHOLE,) and test.owner else (test,)
-    return all(not isinstance(one.key, tuple) or one.key[0] in ("is", "is not") for one in asked)
+    return all(one.operation in ("", "is", "is not") for one in asked)
 
 
 def _not_given(event: Event, end: Event, touching: Sequence[Event]) -> Iterator[frozenset[Guard]]:
@@ -380,28 +397,21 @@ def is_choice_of_the_run(trace: Trace, guard: Guard, module: Value) -> bool:
         return False
     if _of_a_round(trace, test):
         return False
-    seen: Value | None = test
-    while isinstance(seen, Part):
-        if isinstance(seen.key, tuple) and seen.key[0] in ("isinstance", "hasattr", "in"):
-            return False
-        seen = seen.owner
+    if any(one.operation in ("isinstance", "hasattr", "in") for one in parts_along(test)):
+        return False
     return _is_setting(trace, test, module) or not touches(trace, test, module)
 
 
 def _of_a_round(trace: Trace, value: Value, depth: int = 4) -> bool:
     """Whether a value is made of what one round of a loop is about: ``any(name in n for name in names)``."""
-    seen: Value | None = value
-    while isinstance(seen, Part):
-        if isinstance(seen.key, Round) or is_next(seen):
-            return True
-        seen = seen.owner
-    if not isinstance(seen, Container) or depth == 0:
-        return False
-    return any(_of_a_round(trace, one, depth - 1) for _, one in trace.memory.entries(seen))
+    if any(isinstance(one.key, Round) or is_next(one) for one in parts_along(value)):
+        return True
+    held = trace.memory.entries(root(value)) if depth and isinstance(root(value), Container) else ()
+    return any(_of_a_round(trace, one, depth - 1) for _, one in held)
 
 
 def _is_setting(trace: Trace, test: Value, module: Value) -> bool:
-    """Whether a test asks for something that the run is told from outside, although a module keeps it as well."""
+    """Whether a test asks for something that the run gets from outside, although a module keeps it as well."""
     seen: Value = test
     while isinstance(seen, Part) and seen.owner is not None:
         if unwrapped(seen) is module or isinstance(unwrapped(seen), Module):
@@ -498,41 +508,34 @@ def _reached_from_outside(trace: Trace, module: Value) -> bool:
     return not trace.memory.foreign.isdisjoint(trace.holders(module))
 
 
-def _data_written(trace: Trace, end: Event, module: Value, *, buffers: bool = True) -> bool:
-    """Whether the script may give the module's tensors other memory before an event: ``p.data = …``, where ``p`` is no
-    object of a class and nothing that was imported.
+def _data_written(
+    trace: Trace, end: Event, module: Value, start: Event | None = None, *, buffers: bool = True
+) -> bool:
+    """Whether the script may give the module's tensors other memory before an event, and after another one:
+    ``p.data = …``, where ``p`` is no object of a class and nothing that was imported.
     """
     return any(
         not isinstance(owner, Instance | External)
-        and (buffers or not _is_buffer(owner))
+        and (buffers or not of_buffers(owner))
         and _may_be_of(trace, owner, module)
-        and not _only_later(trace, end, owner)
+        and not _only_apart(trace, start, end, owner)
         for owner in trace.written(".data")
     )
 
 
-def _only_later(trace: Trace, end: Event, tensor: Value) -> bool:
-    """Whether the memory of a tensor is set after an event: of another model, as it is evaluated."""
+def _only_apart(trace: Trace, start: Event | None, end: Event, tensor: Value) -> bool:
+    """Whether the memory of a tensor is set only before or after two events: while it is on the meta device, or of
+    another model, as it is evaluated.
+    """
     writes = [one for one in trace.of(Written) if one.owner is tensor and one.name == "data"]
-    return bool(writes) and all(one.order > end.order for one in writes)
-
-
-def _is_buffer(tensor: Value) -> bool:
-    """Whether a tensor is one of ``named_buffers()``."""
-    seen: Value | None = tensor
-    while isinstance(seen, Part):
-        if seen.key in (".buffers()", ".named_buffers()"):
-            return True
-        seen = seen.owner
-    return False
+    return bool(writes) and all(
+        one.order > end.order or (start is not None and one.order < start.order) for one in writes
+    )
 
 
 def _may_be_of(trace: Trace, tensor: Value, module: Value) -> bool:
     """Whether a tensor may be one of a module: a buffer of another module is none of its parameters."""
-    root = tensor
-    while isinstance(root, Part) and root.owner is not None:
-        root = root.owner
-    return not isinstance(root, Module) or touches(trace, tensor, module)
+    return not isinstance(root(tensor), Module) or touches(trace, tensor, module)
 
 
 def _among(trace: Trace, module: Value, *values: Value) -> bool:
@@ -566,13 +569,17 @@ _NO_VALUES = frozenset(
     "builtins.hasattr builtins.repr builtins.str torch.compile torch.nn.utils.clip_grad_norm_ "
     "torch.nn.utils.clip_grads_with_norm_ torch.nn.utils.get_total_norm torch.nn.utils.clip_grad_value_ "
     ".detach .clone .full_tensor .to_local .sum .mean .norm .std .max .min .square .tolist .register_hook "
-    "torch.save torch.equal torch.allclose builtins.float builtins.dict builtins.zip builtins.enumerate builtins.reversed "
-    ".values .items .keys torch.device".split()
+    ".rope_init_fn torch.save torch.equal torch.allclose builtins.float builtins.dict builtins.zip builtins.enumerate builtins.reversed "
+    ".values .items .keys torch.device .new .info .debug .warning .error builtins.int builtins.bool builtins.getattr "
+    "builtins.max builtins.min builtins.abs builtins.round builtins.range builtins.any builtins.all builtins.sorted "
+    "builtins.tuple builtins.set builtins.callable .make_local_attention".split()
 )
 """Calls that give parameters no values, or values that were somewhere before."""
 
 _NO_VALUES_BELOW = (
     "itertools.",
+    "logging.",
+    "loguru.",
     "math.",
     "os.path.",
     "re.",
@@ -587,7 +594,10 @@ _NO_VALUES_BELOW = (
     "torch.optim.",
     "torch.nn.functional.",
     "torch.utils.data.",
+    "torchtitan.distributed.utils.",
     "transformers.get_",
+    "transformers.trainer_pt_utils.",
+    "xformers.ops.fmha.",
     "xformers.profiler.",
 )
 
@@ -597,7 +607,7 @@ def valued(trace: Trace, start: Event, end: Event, module: Value, *, by_loads: b
 
     Without ``by_loads`` the loading of a state dict does not count: it holds what is persistent only.
     """
-    if out_of_sight(trace, end, module) or _data_written(trace, end, module):
+    if out_of_sight(trace, end, module) or _data_written(trace, end, module, start):
         return True
     return bool(values_given(trace, start, end, module, by_loads=by_loads))
 
@@ -634,7 +644,7 @@ def _gives(trace: Trace, event: Event, module: Value, itself: bool = False) -> b
             for one in _written_into(event)
         )
     if isinstance(event, Escaped):
-        return event.value in trace.holders(module)
+        return not trace.holders(module).isdisjoint((event.value, unwrapped(event.value)))
     if isinstance(event, Filled):
         return touches(trace, event.owner, module, itself)
     if isinstance(event, Assigned):
@@ -642,6 +652,8 @@ def _gives(trace: Trace, event: Event, module: Value, itself: bool = False) -> b
             return False
         if itself or _is_tensor(event.value):  # nothing for the layers below
             return unwrapped(event.owner) is module
+        if class_name(module) and event.owner.key is not None:
+            return False  # one attribute of a part does not fill the whole model of a library
         return _among(trace, module, event.owner)
     if isinstance(event, Restored):
         return _among(trace, module, event.into)
@@ -691,14 +703,13 @@ def _gives_itself(trace: Trace, event: Event, holder: Value, parameter: Value, n
 
 def _is_another(value: Value, parameter: Value, name: str) -> bool:
     """Whether a value is another parameter, or another attribute of a module, than the one under a name."""
-    seen: Value | None = value
-    while isinstance(seen, Part):
-        if isinstance(seen.key, str) and seen.key.startswith("."):
-            owner = seen.owner
-            if isinstance(owner, Part) and isinstance(owner.key, Round) and seen.key != f".{name}":
-                return seen.key[1:].isidentifier()
-        seen = seen.owner
-    return seen is not None and seen is not parameter and class_name(seen) == "torch.nn.Parameter"
+    for one in parts_along(value):
+        if isinstance(one.key, str) and one.key.startswith("."):
+            owner = one.owner
+            if isinstance(owner, Part) and isinstance(owner.key, Round) and one.key != f".{name}":
+                return one.key[1:].isidentifier()
+    whole = root(value)
+    return whole is not parameter and class_name(whole) == "torch.nn.Parameter"
 
 
 def _written_into(called: Called) -> tuple[Value | None, ...]:
@@ -715,19 +726,26 @@ def _written_into(called: Called) -> tuple[Value | None, ...]:
 def writes_parameters(event: Event) -> bool:
     """Whether a call writes into what ``parameters()`` gives, which no buffer is."""
     return isinstance(event, Called) and all(
-        one is None or isinstance(one, Literal) or _is_a_parameter(one)
+        one is None or isinstance(one, Literal) or isinstance(root(one), Parameters)
         for one in _written_into(event)
     )
 
 
-def _is_a_parameter(value: Value) -> bool:
-    seen: Value | None = value
-    while isinstance(seen, Part):
-        seen = seen.owner
-    return isinstance(seen, Parameters)
+def _writes_buffers(event: Event) -> bool:
+    """Whether a call writes into buffers, which no parameter is: those of ``buffers()``, or one of a rotary embedding."""
+    if not isinstance(event, Called) or event.receiver is None:
+        return False
+    return _IN_PLACE.fullmatch(event.name) is not None and all(
+        of_buffers(one) or one.key in _BUFFERS for one in options(event.receiver)
+    )
 
 
-_IN_PLACE = re.compile(r"\.(add|addcdiv|addcmul|clamp|copy|div|fill|lerp|mul|sub)_")
+_BUFFERS = (".inv_freq", ".original_inv_freq", ".freqs_cis", ".cos_cached", ".sin_cached")
+
+
+_IN_PLACE = re.compile(
+    r"\.(add|addcdiv|addcmul|clamp|copy|div|fill|lerp|mul|sub|zero|normal|uniform|trunc_normal)_"
+)
 
 
 _ERROR = re.compile(r"builtins\.\w+(Error|Exception|Warning)")
@@ -770,36 +788,23 @@ def _is_own_part(trace: Trace, assigned: Assigned) -> bool:
 
 
 def _is_beside(value: Value) -> bool:
-    """Whether something stands beside the parameters of a model: torch takes no number, shape, method, mesh or
+    """Whether something is beside the parameters of a model: torch takes no number, shape, method, mesh or
     generator in place of one.
     """
     return all(
         isinstance(unwrapped(one), Literal | Mesh | Bound | Function)
         or _maker(one) == "torch.Generator"
-        or _comes_from_form(one)
+        or any(map(is_form, parts_along(one)))  # `x.shape[1]`
         for one in options(value)
     )
 
 
-def _comes_from_form(value: Value) -> bool:
-    """Whether a value is the shape or another form of a tensor: ``x.shape[1]``."""
-    seen: Value | None = value
-    while isinstance(seen, Part):
-        if is_form(seen):
-            return True
-        seen = seen.owner
-    return False
-
-
 def _is_tensor(value: Value) -> bool:
     """Whether a value surely is a tensor that a function of torch has made, or a number: no module, no parameter."""
-    while isinstance(value, Part) and value.owner is not None:
-        if isinstance(value.key, tuple) and value.key[0] in _ARITHMETIC:
-            return True
-        value = value.owner
-    if not isinstance(value, External):
-        return isinstance(value, Literal)
-    return is_function(value.name)
+    if any(one.operation in _ARITHMETIC for one in parts_along(value)):
+        return True
+    made = root(value)
+    return is_function(made.name) if isinstance(made, External) else isinstance(made, Literal)
 
 
 _ARITHMETIC = ("-", "/", "//", "%", "**")
@@ -808,11 +813,7 @@ _ARITHMETIC = ("-", "/", "//", "%", "**")
 
 def _walked(value: Value) -> Iterator[Value]:
     """The modules below which a walk finds a value: any of their submodules may be meant."""
-    seen: Value | None = value
-    while isinstance(seen, Part):
-        if seen.key in WALKS and seen.owner is not None:
-            yield seen.owner
-        seen = seen.owner
+    return (one.owner for one in parts_along(value) if one.key in WALKS)
 
 
 def _is_name(value: Value) -> bool:
@@ -823,12 +824,25 @@ def _is_name(value: Value) -> bool:
         return True
     pair = value.owner if value.key == "[0]" else None
     walked = pair.owner if isinstance(pair, Part) and isinstance(pair.key, Round) else None
-    return isinstance(walked, Part) and walked.key == ".items()"
+    return isinstance(walked, Part) and walked.key in _PAIRS
+
+
+_PAIRS = (
+    ".items()",
+    ".named_buffers()",
+    ".named_children()",
+    ".named_modules()",
+    ".named_parameters()",
+)
 
 
 def _is_of_model(trace: Trace, holder: Value, module: Value) -> bool:
     """Whether what a holder has belongs to a model: a trainer has a model, and settings and data beside it."""
     return isinstance(unwrapped(holder), Module) or trace.inside(holder, module)
+
+
+_SETTINGS = (".config", ".generation_config")
+"""What models of Transformers and Diffusers keep under these names are settings, without parameters."""
 
 
 def touches(trace: Trace, value: Value | None, module: Value, itself: bool = False) -> bool:
@@ -849,6 +863,8 @@ def touches(trace: Trace, value: Value | None, module: Value, itself: bool = Fal
             if isinstance(seen, Parameters | StateDict):
                 return any(map(meets, (seen.of, *_walked(seen.of))))
             if isinstance(seen, Optimizer) or is_form(seen) or _is_name(seen):
+                break
+            if seen.key in _SETTINGS and isinstance(seen, Part):
                 break
             if meets(seen):
                 return True

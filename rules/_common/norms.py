@@ -16,7 +16,8 @@ from fsdp2lint.api import (
     once,
 )
 
-from .shared import Shard, sharded
+from .parts import holding_shards
+from .shared import Shard
 
 _NORMS = ("torch.nn.utils.clip_grad_norm_", "torch.nn.utils.get_total_norm")
 _REDUCED = (2, 10)
@@ -43,7 +44,7 @@ def norms(trace: Trace) -> dict[Value, Norm]:
     found: dict[Value, Norm] = {}
     for called in trace.calls(*_NORMS):
         for parameters in taken.get(called.at.node, ()):
-            here = sharded(trace, called, parameters.of)
+            here = holding_shards(trace, called, parameters.of)
             if here is None or "ignored_params" in here[0].event.options:
                 continue
             if parameters.taken is None or parameters.taken > here[0].order:

@@ -16,7 +16,9 @@ from fsdp2lint.api import (
     StateDict,
     Trace,
     Value,
+    excludes_fsdp2,
     once,
+    root,
     unwrapped,
 )
 
@@ -27,12 +29,13 @@ from .shared import (
     class_name,
     has_parameters,
     hung_later,
+    known_unsharded,
     overlap,
     parts_of,
+    sharded,
     shards,
     shards_before,
     together,
-    told_apart,
     wrapped_by,
 )
 
@@ -48,12 +51,26 @@ def sure(event: Event, value: Value | None) -> Iterator[Value]:
 def shard_within(trace: Trace, event: Event, module: Value, guards: Guards) -> Shard | None:
     """A sharding before ``event`` of ``module`` itself or of one of its submodules."""
     whole = unwrapped(module)
-    if told_apart(guards, whole):
+    if known_unsharded(guards, whole):
         return None
     for shard in shards_before(trace, event):
         if trace.inside(shard.module, whole) and together(shard.guards, guards):
             if shard.module is whole or not hung_later(trace, event, shard.module):
                 return shard
+    return None
+
+
+def holding_shards(trace: Trace, event: Event, value: Value | None) -> tuple[Shard, Value] | None:
+    """As `sharded`, also for a module of which a part alone is sharded: some of its parameters are shards."""
+    found = sharded(trace, event, value)
+    if found is not None or value is None or excludes_fsdp2(event.at.source, event.at.node):
+        return found
+    for guards, module in cases(event, value):
+        shard = None
+        if not wrapped_by(module, "ddp", "fsdp1"):
+            shard = shard_within(trace, event, module, guards)
+        if shard is not None:
+            return shard, unwrapped(module)
     return None
 
 
@@ -182,9 +199,7 @@ def model_of(tensor: Value) -> Value | None:
     parameter = parameter_of(tensor)
     if parameter is not None:
         return parameter.module
-    whole: Value | None = tensor
-    while isinstance(whole, Part):
-        whole = whole.owner
+    whole = root(tensor)
     return whole.of if isinstance(whole, StateDict) and whole.kind == "model" else None
 
 

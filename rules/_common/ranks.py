@@ -15,18 +15,17 @@ def decides(test: Value) -> bool:
         return test.scope in _SCOPES
     return (
         isinstance(test, Part)
-        and isinstance(test.key, tuple)
         and _is_place(test.owner)
-        and len(test.key) == 2
-        and isinstance(test.key[1], Literal)
-        and _some_only(test.key[0], test.key[1].value)
+        and len(test.operands) == 1
+        and isinstance(test.operands[0], Literal)
+        and _some_only(test.operation, test.operands[0].value)
     )
 
 
 def _is_place(value: Value | None) -> bool:
     """Whether a number is that of a rank, or of its place in the groups of so many: `rank // tensor_parallel`."""
-    if isinstance(value, Part) and isinstance(value.key, tuple) and value.key[0] in ("//", "%"):
-        if isinstance(value.key[1], Literal):
+    if isinstance(value, Part) and value.operation in ("//", "%"):
+        if isinstance(value.operands[0], Literal):
             return False
         value = value.owner
     return isinstance(value, Rank) and value.scope in _SCOPES

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 
 import libcst as cst
@@ -38,18 +39,21 @@ from fsdp2lint.api import (
     Trace,
     Unknown,
     Value,
-    Wrapped,
     Wrapping,
     excludes_fsdp2,
     exported,
     is_choice,
     lineage,
+    of_world_size,
     once,
     options,
+    parts_along,
     rank_dependent,
+    root,
     scope_of,
     tests_in,
     unwrapped,
+    wrappers_around,
 )
 
 from .order import returned_from
@@ -69,6 +73,11 @@ class Shard:
     def order(self) -> int:
         """When."""
         return self.event.order
+
+    @property
+    def reason(self) -> tuple[Sharded, str]:
+        """The sharding as what a finding points at."""
+        return self.event, f"`{self.module.words()}` is sharded here"
 
 
 def cases(event: Event, value: Value) -> Iterator[tuple[Guards, Value]]:
@@ -93,12 +102,17 @@ def shards(trace: Trace) -> tuple[Shard, ...]:
     )
 
 
-def shards_before(trace: Trace, event: Event) -> Iterator[Shard]:
+def shards_before(
+    trace: Trace, event: Event, of: Callable[[Shard], bool] | None = None
+) -> Iterator[Shard]:
     """The shardings that surely precede ``event`` on a path they share, latest first.
 
-    None where the script has put other parameters in place of the shards.
+    None where the script has put other parameters in place of the shards. ``of`` says which of them are asked for: a
+    large project shards so many modules that to compare the paths of all, two by two, takes minutes.
     """
-    return _those_before(trace, event, reversed(shards(trace)))
+    return _those_before(
+        trace, event, filter(of, reversed(shards(trace))) if of else reversed(shards(trace))
+    )
 
 
 def _those_before(trace: Trace, event: Event, asked: Iterable[Shard]) -> Iterator[Shard]:
@@ -111,7 +125,7 @@ def _those_before(trace: Trace, event: Event, asked: Iterable[Shard]) -> Iterato
 
 @once
 def _exchanges(trace: Trace) -> tuple[tuple[int, int], ...]:
-    """Where other parameters stand in the modules: from which event on and until which.
+    """Where other parameters are in the modules: from which event on and until which.
 
     A context manager that gathers whole parameters puts them in with ``setattr(module, name, whole)`` and
     puts the shards back in with another ``setattr`` of the same function.
@@ -150,13 +164,9 @@ def sharded(
         return None
     for guards, module in cases(event, value):
         inner = unwrapped(module)
-        if wrapped_by(module, "ddp", "fsdp1") or told_apart(guards, inner):
+        if wrapped_by(module, "ddp", "fsdp1") or known_unsharded(guards, inner):
             continue
-        around = [
-            s
-            for s in reversed(shards(trace))
-            if s.module is inner or (not itself and trace.inside(inner, s.module))
-        ]
+        around = _shards_of(trace, (inner,) if itself else trace.around(inner))
         before = [
             s
             for s in _those_before(trace, event, around)
@@ -168,6 +178,21 @@ def sharded(
         if near:
             return innermost(trace, near), inner
     return None
+
+
+def _shards_of(trace: Trace, modules: Iterable[Value]) -> list[Shard]:
+    """The shardings of some modules, latest first."""
+    numbered = trace.derived(_numbered)
+    found = [one for module in modules for one in numbered.get(module, ())]
+    return [shard for _, shard in sorted(found, key=lambda one: -one[0])]
+
+
+def _numbered(trace: Trace) -> dict[Value, list[tuple[int, Shard]]]:
+    """All shardings by their modules, each with its place among all."""
+    found: dict[Value, list[tuple[int, Shard]]] = {}
+    for number, shard in enumerate(shards(trace)):
+        found.setdefault(shard.module, []).append((number, shard))
+    return found
 
 
 def leaves_out(trace: Trace, shard: Shard, module: Value) -> bool:
@@ -209,32 +234,57 @@ def innermost(trace: Trace, near: Sequence[Shard]) -> Shard:
 
 _FSDP2 = "torch.distributed.fsdp.FSDPModule"
 _METHODS = exported(_FSDP2, (99, 0))
+_WRAPPERS = (
+    "torch.nn.parallel.DistributedDataParallel",
+    "torch.nn.parallel.DataParallel",
+    "torch.nn.DataParallel",
+    "torch.distributed.fsdp.FullyShardedDataParallel",
+)
+"""Classes of which no module is that `fully_shard` was applied to and that was not wrapped again."""
 _ONLY_FSDP1 = ("no_sync", "clip_grad_norm_", "module", "_fsdp_wrapped_module", "summon_full_params")
 _ONLY_FSDP2 = ("set_requires_gradient_sync", "unshard", "reshard", "set_is_last_backward")
 
 
-def told_apart(guards: Guards, module: Value) -> bool:
+def known_unsharded(guards: Guards, module: Value) -> bool:
     """Whether the script has asked here what kind of module it is, and it is not a sharded one."""
     for guard in guards:
         test = guard.test
-        if not isinstance(test, Part) or not isinstance(test.key, tuple):
+        if not isinstance(test, Part) or not test.operation:
             continue
         if guard.taken and _another_one(test, module):
             return True
-        if unwrapped(test.owner) is module:
-            if asks_for_fsdp2(test):
-                if not guard.taken:
-                    return True
-            elif guard.taken and _asks_for_another(test):
-                return True
         if test.owner is module.part(".__class__") or test.owner is module.part(".__class__").part(
             ".__name__"
         ):
             return True
+    facts = frozenset(
+        fact.unit
+        for clause in guards.clauses
+        for guard in clause
+        if isinstance(guard.test, Part) and (fact := _of_sharded(guard.test, module)) is not None
+    )
+    if facts and not guards.also(frozenset().union(*facts)).possible():
+        return True
     return _is_none_around(guards, module)
 
 
-def told_sharded(guards: Guards, module: Value) -> bool:
+def _of_sharded(test: Part, module: Value) -> Guard | None:
+    """How a test comes out if ``module`` is a sharded one; None where it does not tell."""
+    if unwrapped(test.owner) is module and asks_for_fsdp2(test):
+        return Guard(test, True)
+    if unwrapped(test.owner) is module and _asks_for_another(test):
+        return Guard(test, False)
+    is_none = test.operation == "is" and [getattr(v, "value", 0) for v in test.operands] == [None]
+    member = test.owner if is_none or test.operation == "callable" else test
+    if not isinstance(member, Part) or unwrapped(member.owner) is not module:
+        return None
+    name = member.key.removeprefix(".") if isinstance(member.key, str) else ""
+    if name not in _ONLY_FSDP2 and name not in _ONLY_FSDP1:
+        return None
+    return Guard(test, (name in _ONLY_FSDP2) is not is_none)
+
+
+def known_sharded(guards: Guards, module: Value) -> bool:
     """Whether the script has asked here whether a module is a sharded one, and it is."""
     return any(
         guard.taken
@@ -262,16 +312,17 @@ def _is_none_around(guards: Guards, module: Value) -> bool:
 
 def _another_one(test: Part, module: Value) -> bool:
     """Whether a test says that a module is the same object as another one: ``if model is reference:``."""
-    how, *operands = test.key if isinstance(test.key, tuple) else ("",)
-    sides = [unwrapped(v) for v in (test.owner, *operands) if isinstance(v, Value)]
+    sides = [unwrapped(one) for one in test.made_of]
     return (
-        how in ("is", "==") and module in sides and not any(isinstance(v, Literal) for v in sides)
+        test.operation in ("is", "==")
+        and module in sides
+        and not any(isinstance(v, Literal) for v in sides)
     )
 
 
 def asks_for_fsdp2(test: Part) -> bool:
     """Whether a test of a module is true for those that ``fully_shard`` has changed, and no others."""
-    how, *what = test.key if isinstance(test.key, tuple) else ("",)
+    how, what = test.operation, test.operands
     if how == "isinstance":
         return any(isinstance(c, External) and c.name == _FSDP2 for c in what)
     return how == "hasattr" and bool(what) and what[0] in _ONLY_FSDP2
@@ -285,7 +336,7 @@ def is_sharded_again(sharded: Sharded) -> bool:
 
 def _asks_for_another(test: Part) -> bool:
     """Whether a test of a module is false for those that ``fully_shard`` has changed."""
-    how, *what = test.key if isinstance(test.key, tuple) else ("",)
+    how, what = test.operation, test.operands
     if how == "isinstance":
         return all(isinstance(c, External) and _is_another_kind(c.name) for c in what)
     return how == "hasattr" and bool(what) and what[0] in _ONLY_FSDP1
@@ -309,11 +360,7 @@ def hung_later(trace: Trace, event: Event, module: Value) -> bool:
 
 def wrapped_by(value: Value, *wrappers: str) -> bool:
     """Whether one of these wrappers is around ``value``."""
-    while isinstance(value, Wrapped):
-        if value.by in wrappers:
-            return True
-        value = value.of
-    return False
+    return any(one.by in wrappers for one in wrappers_around(value))
 
 
 def wrapped_before(
@@ -333,38 +380,104 @@ def wrapped_before(
 
 
 def together(one: Guards, other: Guards) -> bool:
-    """Whether both surely can hold in one run.
+    """Whether both can hold in one run, as far as the program says and settings are called.
 
-    Two flags of a configuration may exclude each other although nothing in the script says so
-    (``cfg.fsdp`` and ``cfg.ddp``). So at most one side may ask for flags that the other does not. What the
-    program fails without (an ``assert``, a test before a ``raise``) is nobody's choice.
+    Two tests of one setting may exclude each other. Settings of different names are chosen apart, but for two that both
+    say how parameters are held
+    (``cfg.fsdp`` and ``cfg.ddp``) or both what is done (``args.train`` and ``args.sample``): those may exclude each other
+    although nothing in the script says so. What the program fails without (an ``assert``, a test before a ``raise``) is
+    nobody's choice.
     """
     if one.excludes(other):
         return False
-    return not (_flags(one, other) and _flags(other, one))
+    mine, others = _open(one, other), _open(other, one)
+    if _any_inside(mine, others) or _any_inside(others, mine):
+        return False
+    return not (_subjects_of(mine) & _subjects_of(others))
 
 
-def _flags(guards: Guards, known: Guards) -> bool:
-    """Whether ``guards`` ask for a choice of the configuration that ``known`` does not ask for."""
-    return any(
-        not any(known.units.get(g.test) == g for g in clause)
-        and not any(
-            is_ordinary(g) or _asks_if_sharded(g) or all(map(_free, tests_in(g.test)))
-            for g in clause
-        )
+def _open(guards: Guards, known: Guards) -> list[frozenset[Guard]]:
+    """The clauses of ``guards`` that ask for what ``known`` do not ask for."""
+    return [
+        clause
         for clause in guards.clauses - known.clauses - guards.survived
+        if not any(known.units.get(g.test) == g for g in clause)
+    ]
+
+
+def _any_inside(clauses: Sequence[frozenset[Guard]], others: Sequence[frozenset[Guard]]) -> bool:
+    """Whether some clauses ask about a setting of which, or of a part of which, others ask."""
+    asked = {setting for clause in clauses for setting in _settings(clause)}
+    known = (setting for clause in others for setting in _settings(clause))
+    return bool(asked) and any(
+        one in asked for setting in known for one in (*parts_along(setting), root(setting))
     )
 
 
+def _subjects_of(clauses: Sequence[frozenset[Guard]]) -> int:
+    """Of what clauses ask the configuration: bits of :func:`_subjects`."""
+    found = 0
+    for clause in clauses:
+        found |= _subjects(clause)
+    return found
+
+
+@lru_cache(maxsize=1000)
+def _settings(clause: frozenset[Guard]) -> frozenset[Value]:
+    """What a clause asks about, below what it asks: two tests of one setting may exclude each other.
+
+    None where it can hold whatever is chosen.
+    """
+    if any(is_ordinary(g) or _asks_if_sharded(g) for g in clause):
+        return frozenset()
+    tests = {test for guard in clause for test in tests_in(guard.test)}
+    if all(map(_free, tests)):
+        return frozenset()
+    return frozenset(
+        next((part for part in parts_along(test) if not part.operation), root(test))
+        for test in tests
+    )
+
+
+@lru_cache(maxsize=1000)
+def _subjects(clause: frozenset[Guard]) -> int:
+    """Of what a clause asks the configuration: 1 for how parameters are held, 2 for what is done, all bits where that
+    does not show. None where it is of something else, or can hold whatever is chosen.
+    """
+    found = 0
+    for guard in clause:
+        if is_ordinary(guard) or _asks_if_sharded(guard) or all(map(_free, tests_in(guard.test))):
+            return 0
+        said = guard.test.words().lower()
+        if said in _EXTRAORDINARY or _asks_for_kind(guard.test):
+            return -1
+        found |= (_STRATEGY.search(said) is not None) | 2 * (_TASK.search(said) is not None)
+    return found
+
+
+def _asks_for_kind(test: Value) -> bool:
+    """Whether a test asks what a model, or what says how it is held, is."""
+    if not isinstance(test, Part) or test.owner is None:
+        return False
+    if test.operation == "hasattr":
+        return isinstance(unwrapped(test.owner), Module)
+    return test.operation == "isinstance"
+
+
 def _asks_if_sharded(guard: Guard) -> bool:
-    """Whether this is true of each sharded module: ``hasattr(model, "set_requires_gradient_sync")``."""
+    """Whether this is true of each sharded module: ``hasattr(model, "set_requires_gradient_sync")``.
+
+    So is that there is no wrapper around it: ``not hasattr(model, "module")``.
+    """
     key = guard.test.key
-    if not guard.taken or not isinstance(key, tuple) or len(key) != 2:
+    if not isinstance(key, tuple) or len(key) != 2:
         return False
     asked, of = key
     if asked == "hasattr":
-        return of in _METHODS
-    return asked == "isinstance" and isinstance(of, External) and of.name == _FSDP2
+        return of in _METHODS if guard.taken else of == "module"
+    if asked != "isinstance" or not isinstance(of, External):
+        return False
+    return of.name == _FSDP2 if guard.taken else of.name in _WRAPPERS
 
 
 def is_ordinary(guard: Guard) -> bool:
@@ -380,41 +493,44 @@ _EXTRAORDINARY = ("an exception was raised", "not distributed")
 def _free(test: Value) -> bool:
     """Whether a test is no choice of the configuration.
 
-    It is about a rank, a number, one round of a loop, what a list of the run holds, whether a value is plain data, or
-    something that every training does or leaves whatever holds its parameters, as clipping.
+    It is about a rank, a number, one round of a loop, what a list of the run holds, whether a value is plain data, which
+    algorithm makes the steps, how a model is built, or something that every training does or leaves whatever holds its parameters, as clipping.
     """
     if is_choice(test) or rank_dependent(test) or _is_routine(test) or _is_import(test):
         return True
+    if _is_one(test) or _names_algorithm(test) or _of_architecture(test):
+        return True
     if isinstance(test, Container):  # whether there is anything in it
         return True
-    seen: Value | None = test
-    while isinstance(seen, Part):
-        if isinstance(seen.key, Round) or is_next(seen):
-            return True
-        if isinstance(seen.key, tuple):
-            asked = seen.key[0]
-            if asked in _ORDERINGS or (
-                asked in ("any", "all") and isinstance(seen.owner, Container)
-            ):
-                return True
-            if asked == "isinstance" and all(map(_is_data, seen.key[1:])):
-                return True
-        seen = seen.owner
-    return False
+    return any(map(_asks_about_data, parts_along(test)))
+
+
+def _asks_about_data(one: Part) -> bool:
+    """Whether a test is about a round of a loop, about numbers or about what data is."""
+    asked = one.operation
+    if isinstance(one.key, Round) or is_next(one) or asked in _ORDERINGS:
+        return True
+    if asked in ("any", "all"):
+        return isinstance(one.owner, Container)
+    return asked == "isinstance" and all(map(_is_data, one.operands))
 
 
 def is_next(value: Part) -> bool:
     """Whether a value is what an iterator gave next: another one each time."""
-    return isinstance(value.key, tuple) and value.key[0] == "next"
+    return value.operation == "next"
 
 
 _ROUTINE = re.compile(
     r"clip|grad_norm|in_bwd|in_backward|accum|wandb|tensorboard|profil|verbose|debug|eval|valid|warmup|sched|epoch"
     r"|interval|freq|every|seed|patience|progress|compil|checkpointing|recompute|tf32|(?<![a-z])(log|ema)(?![a-z])|logg"
+    r"|muon|(?<![a-z])(adam|sgd|lion|8bit)|resum|restor|from_checkpoint"
 )
 _STRATEGY = re.compile(
-    r"fsdp|ddp|shard|parallel|dist|mesh|world|rank|gpu|device|cuda|multi|single|mode(?!l)|strategy|backend|wrap|deepspeed"
-    r"|zero|replic|local|launch|accelerat|engine|plugin"
+    r"fsdp|ddp|shard|parallel|dist|mesh|world|rank|gpu|device|cuda|multi|single|mode(?!l)|strategy|(?<!attention_)(?<!attn_)backend|wrap|deepspeed"
+    r"|zero|replic|local|launch|accelerat|engine|plugin|plain|whole"
+)
+_TASK = re.compile(
+    r"train|test|eval|valid|infer|predict|generat|sampl|export|convert|merg|only|task|stage|phase|mode(?!l)|command|action|method"
 )
 
 
@@ -426,19 +542,56 @@ def _is_routine(test: Value) -> bool:
     if not isinstance(test, Part | External):
         return False
     asked: Value = test
-    if isinstance(test.key, tuple) and test.key[0] == "is":
+    if test.operation == "is":
         asked = test.owner if isinstance(test.owner, Part) else test
-    if isinstance(asked.key, tuple) and asked.key[0] != "call":
+    if asked.operation not in ("", "call"):
         return False
     said = asked.words().lower()
     return _ROUTINE.search(said) is not None and _STRATEGY.search(said) is None
 
 
+def _is_one(test: Value) -> bool:
+    """Whether a test asks if a number of ranks is 1, as ``world_size > 1`` does."""
+    asked = _compared(test)
+    return asked is not None and asked[1] in (0, 1) and of_world_size(asked[0])
+
+
+def _names_algorithm(test: Value) -> bool:
+    """Whether a setting is compared with the name of an optimizer or of a schedule."""
+    asked = _compared(test)
+    return asked is not None and isinstance(asked[1], str) and bool(_ALGORITHM.fullmatch(asked[1]))
+
+
+def _of_architecture(test: Value) -> bool:
+    """Whether a test asks how a model is built: ``model.config.tie_word_embeddings``."""
+    asked = any(p.key == ".config" and isinstance(p.owner, Module) for p in parts_along(test))
+    return asked and _STRATEGY.search(test.words().lower()) is None
+
+
+_ALGORITHM = re.compile(
+    r"(fused|torch|paged|decoupled|dist(ributed)?)?_?"
+    r"(ada(m|grad|delta|factor|max)\w*|[nr]adam|sgd\w*|rmsprop|lamb|lars|lion\w*|muon\w*|dion|soap|sophia|shampoo"
+    r"|cosine\w*|linear|constant|polynomial|wsd|one_?cycle)(_?(w|8_?bit|4_?bit|fp8|fused|bf16))*",
+    re.IGNORECASE,
+)
+
+
+def _compared(test: Value) -> tuple[Value, object] | None:
+    """What a test compares with a constant by ``==`` or ``!=``, and the constant."""
+    if not isinstance(test, Part) or len(test.operands) != 1:
+        return None
+    (constant,) = test.operands
+    if test.operation not in ("==", "!=") or not isinstance(constant, Literal):
+        return None
+    return test.owner, constant.value
+
+
 def _is_import(test: Value) -> bool:
     """Whether a test asks if a class of torch is there at all: one of a table, or one that an import may not give."""
     asked = test
-    if isinstance(test, Part) and isinstance(test.key, tuple) and test.key[0] == "is":
-        with_none = isinstance(test.key[-1], Literal) and test.key[-1].value is None
+    if isinstance(test, Part) and test.operation == "is":
+        other = test.operands[-1]
+        with_none = isinstance(other, Literal) and other.value is None
         asked = test.owner if with_none and test.owner is not None else test
     return all(isinstance(one, External) and _TORCH_CLASS.match(one.name) for one in options(asked))
 
@@ -614,7 +767,7 @@ def state_shard(trace: Trace, event: Event, state: StateDict) -> Shard | None:
             continue
         models = [p.of for p in owner.over] if isinstance(owner, Optimizer) else [owner]
         for model in models:
-            if told_apart(guards, unwrapped(model)):
+            if known_unsharded(guards, unwrapped(model)):
                 continue
             for shard in shards_before(trace, taken):
                 if wrapped_before(trace, taken, model, "ddp", "fsdp1", where=shard.guards):
@@ -644,8 +797,8 @@ def differs_by_rank(value: Value | None) -> bool:
     while seen is not None:
         if isinstance(seen, Rank | MainRank):
             return True
-        if isinstance(seen, Part) and isinstance(seen.key, tuple):
-            how, *operands = seen.key
+        if isinstance(seen, Part) and seen.operation:
+            how, operands = seen.operation, seen.operands
             if how == "*" and any(isinstance(o, Literal) and o.value == 0 for o in operands):
                 return False  # `rank * share`, where nothing is shared
             if any(differs_by_rank(o) for o in operands if isinstance(o, Value)):

@@ -11,8 +11,10 @@ from fsdp2lint.api import (
     Container,
     Event,
     Forward,
+    Guards,
     Literal,
     Module,
+    Operated,
     Part,
     Registered,
     Resharded,
@@ -21,6 +23,7 @@ from fsdp2lint.api import (
     Value,
     once,
     options,
+    parts_along,
     unwrapped,
 )
 
@@ -80,12 +83,8 @@ def shard_of(trace: Trace, event: Event, value: Value) -> Shard | None:
 
 def _copied_before(trace: Trace, value: Value, shard: Shard) -> bool:
     """Whether a value may be a copy of a parameter from before it was sharded."""
-    seen: Value | None = value
-    while isinstance(seen, Part):
-        if _copies(trace).get(seen, shard.order) < shard.order:
-            return True
-        seen = seen.owner
-    return False
+    copies = _copies(trace)
+    return any(copies.get(one, shard.order) < shard.order for one in parts_along(value))
 
 
 @once
@@ -98,22 +97,19 @@ def _copies(trace: Trace) -> dict[Value, int]:
 
 
 def _one_of_several(shard: Shard, event: Event) -> bool:
-    """Whether a module was sharded as one of several things that a name can be, told apart by its class."""
-    for clause in shard.guards.since(event.guards):
-        for guard in clause:
-            test = guard.test
-            asked = (
-                isinstance(test, Part)
-                and isinstance(test.key, tuple)
-                and test.key[0] == "isinstance"
-            )
-            if (
-                asked
-                and unwrapped(test.owner or test) is shard.module
-                and not isinstance(shard.module, Part)
-            ):
-                return True
-    return False
+    """Whether a module was sharded as one of several things that a name can be, distinguished by its class."""
+    return not isinstance(shard.module, Part) and chosen_by_class(shard, event.guards)
+
+
+def chosen_by_class(shard: Shard, where: Guards) -> bool:
+    """Whether a module is sharded only where it is of a class that it is not known to be of under some conditions."""
+    return any(
+        isinstance(guard.test, Part)
+        and guard.test.operation == "isinstance"
+        and unwrapped(guard.test.owner) is shard.module
+        for clause in shard.guards.since(where)
+        for guard in clause
+    )
 
 
 @once
@@ -131,7 +127,7 @@ def may_be_whole(trace: Trace, event: Event, shard: Shard) -> bool:
     if any(trace.concerns(c, shard.module) for c in trace.calls(*_KEEPS_WHOLE)):
         return True
     computing = [f for f in trace.before(event, Forward) if _hooked(trace, f)]
-    if any(_runs(f, event) and _around(trace, f, shard) for f in computing):
+    if any(_runs(f, event) and _around(f, shard) for f in computing):
         return True
     gathering = [u.order for u in trace.before(event, Unsharded) if _about(trace, u.module, shard)]
     if not frees_after_forward(trace, shard):
@@ -195,7 +191,7 @@ def _runs(forward: Forward, event: Event) -> bool:
     return any(site.node is forward.at.node for site in event.moment.calls)
 
 
-def _around(trace: Trace, forward: Forward, shard: Shard) -> bool:
+def _around(forward: Forward, shard: Shard) -> bool:
     return any(unwrapped(m) is shard.module for m in options(forward.module))
 
 
@@ -238,7 +234,7 @@ def _is_plain(trace: Trace, event: Event, value: Value, depth: int) -> bool:
             and not may_hold_more(trace, value.owner)
             and all(_is_plain(trace, event, v, depth - 1) for v in entries)
         )
-    return isinstance(value.key, tuple) and _computed_plain(trace, event, value, depth)
+    return value.operation != "" and _computed_plain(trace, event, value, depth)
 
 
 def may_hold_more(trace: Trace, table: Container) -> bool:
@@ -302,7 +298,7 @@ def _larger_than_one(trace: Trace, value: Value) -> bool:
 
 
 def _never_sharded_until(trace: Trace, event: Event, found: Parameter) -> bool:
-    """Whether a parameter is of a module in sight to which nobody had applied ``fully_shard`` when it was taken."""
+    """Whether a parameter is of a resolved module to which nobody had applied ``fully_shard`` when it was taken."""
     return never_sharded(trace, found.module, event.order if found.taken is None else found.taken)
 
 
@@ -327,14 +323,11 @@ def _by_unknown_key(key: Hashable) -> bool:
 
 def _computed_plain(trace: Trace, event: Event, value: Part, depth: int) -> bool:
     """Whether a value is computed from ordinary tensors and constants, not from constants alone."""
-    operation, *rest = value.key if isinstance(value.key, tuple) else ("",)
-    if operation in _KEEPING:
+    if value.operation in _KEEPING:
         return _is_plain(trace, event, value.owner, depth - 1)
-    tensors = [
-        v for v in (value.owner, *rest) if isinstance(v, Value) and not isinstance(v, Literal)
-    ]
+    tensors = [v for v in value.made_of if not isinstance(v, Literal)]
     return (
-        operation in ("*", "/", "+", "-")
+        value.operation in ("*", "/", "+", "-")
         and bool(tensors)
         and all(_is_plain(trace, event, v, depth - 1) for v in tensors)
     )
@@ -355,13 +348,23 @@ def operands(called: Called) -> Iterator[Value]:
     yield from called.keywords.values()
 
 
+def computations(
+    trace: Trace, names: Sequence[str], operators: Sequence[str]
+) -> Iterator[tuple[Event, list[Value]]]:
+    """The calls of these names and the uses of these operators, with what each computes with."""
+    for called in trace.calls(*names):
+        yield called, list(operands(called))
+    for operated in trace.of(Operated):
+        if operated.symbol in operators:
+            yield operated, [operated.left, operated.right]
+
+
 def asks_for_kind(event: Event) -> bool:
     """Whether the script asks before an event what kind of tensor it has to do with."""
     for guard in event.guards:
         test = guard.test
-        if isinstance(test, Part) and isinstance(test.key, tuple):
-            if test.key[0] in ("isinstance", "hasattr", "type"):
-                return True
+        if test.operation in ("isinstance", "hasattr", "type"):
+            return True
     return False
 
 

@@ -15,17 +15,20 @@ from fsdp2lint.api import (
     Guards,
     Literal,
     Module,
+    Optimizer,
     Parameters,
     Part,
     Round,
+    Stepped,
     Trace,
     Value,
     Written,
     options,
+    unwrapped,
 )
 
 from .origins import may_be_gradients
-from .shared import overlap, wrapped_before
+from .shared import overlap, together, wrapped_before
 
 _BY_HAND = ("all_reduce", "all_gather", "broadcast", "reduce")
 
@@ -34,7 +37,7 @@ def kept_in_step_by_groups(
     trace: Trace, forward: Forward, model: Value, ways: Iterable[Guards]
 ) -> bool:
     """Whether a model is surely trained, and by nothing but ``fully_shard`` kept in step, as long as no code that cannot
-    be followed holds it (:func:`untold`).
+    be followed holds it (:func:`unfollowed_users`).
 
     What wraps it where its parts are not sharded (``ways`` say where they are) does not matter.
     """
@@ -48,16 +51,27 @@ def kept_in_step_by_groups(
     return next(trace.after(forward, Backward), None) is not None
 
 
-def untold(trace: Trace, model: Value) -> list[Event] | None:
+def optimized_after(trace: Trace, event: Event, module: Value, where: Guards) -> bool:
+    """Whether an optimizer steps over a module after an event, on a path that goes with some conditions."""
+    return any(
+        isinstance(optimizer, Optimizer)
+        and together(stepped.guards, where)
+        and any(overlap(trace, unwrapped(p.of), module) is not None for p in optimizer.over)
+        for stepped in trace.after(event, Stepped)
+        for optimizer in options(stepped.optimizer)
+    )
+
+
+def unfollowed_users(trace: Trace, model: Value) -> list[Event] | None:
     """Where code that cannot be followed gets a model: nowhere, at these events, or (None) nobody knows where."""
     if trace.known(model):
         return []
-    told: list[Event] = list(trace.escapes(model))
+    users: list[Event] = list(trace.escapes(model))
     memory = trace.memory
     beyond = memory.foreign | memory.lent
-    if trace.truncated or not told or any(one in beyond for one in memory.holders(model)):
+    if trace.truncated or not users or any(one in beyond for one in memory.holders(model)):
         return None
-    return told
+    return users
 
 
 def may_be_frozen(trace: Trace, layer: Value) -> bool:

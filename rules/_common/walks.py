@@ -44,7 +44,7 @@ class Walk:
 
 
 def walk_of(trace: Trace, shard: Shard, *, at_most: bool = False) -> Walk | None:
-    """The loop that a sharding stands in, when its only test is one of the element's class.
+    """The loop that a sharding is in, when its only test is one of the element's class.
 
     Without a resolved test the elements may come from a list that was filtered before. With ``at_most`` there may be
     more tests beside: then the loop shards modules of these classes only, and perhaps not all of them.
@@ -88,9 +88,7 @@ class _Asked:
         while todo:
             test, taken = todo.pop()
             owner = test.owner if isinstance(test, Part) else None
-            how, *given = (
-                test.key if isinstance(test, Part) and isinstance(test.key, tuple) else ("",)
-            )
+            how, given = test.operation, test.operands
             if isinstance(test, Logic) and test.operator == "or" and taken:
                 todo += [(one, taken) for one in test.operands]
             elif how == "any" and isinstance(owner, Container) and taken:
@@ -152,9 +150,7 @@ def _asks(trace: Trace, test: Value | None, walked: Value) -> bool:
     while isinstance(test, Part):
         if test is walked:
             return True
-        if isinstance(test.key, tuple) and any(
-            _asks(trace, o, walked) for o in test.key if isinstance(o, Value)
-        ):
+        if any(_asks(trace, one, walked) for one in test.made_of[1:]):
             return True
         if isinstance(test.owner, Container):
             return any(_asks(trace, one, walked) for _, one in trace.memory.entries(test.owner))

@@ -50,65 +50,10 @@ ends. Which of the two is decided by a race.
 
 ## Forms
 
-Found: a function that the module calls at its end, and a helper function that passes the kind on.
-
-```python
-def save(model, **options):
-    return dcp.async_save({"model": model.state_dict()}, checkpoint_id="step_1", **options)
-
-
-def main():
-    dist.init_process_group("gloo")
-    model = nn.Linear(8, 8)
-    fully_shard(model)
-    save(model, async_checkpointer_type=AsyncCheckpointerType.PROCESS).result()
-
-
-main()
-```
-
-Found: a kind that a switch of the program chooses.
-
-```python
-import argparse
-
-parser = argparse.ArgumentParser()
-parser.add_argument("--process", action="store_true")
-args = parser.parse_args()
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-kind = AsyncCheckpointerType.PROCESS if args.process else AsyncCheckpointerType.THREAD
-saving = dcp.async_save(
-    {"model": model.state_dict()}, checkpoint_id="step_1", async_checkpointer_type=kind
-)
-saving.result()
-```
-
-Not found: a program inside `try`.
-
-```python
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-try:
-    kind = AsyncCheckpointerType.PROCESS
-    state = {"model": model.state_dict()}
-    dcp.async_save(state, checkpoint_id="step_1", async_checkpointer_type=kind).result()
-finally:
-    dist.destroy_process_group()
-```
-
-Not found: a kind that is made from its value.
-
-```python
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-kind = AsyncCheckpointerType("process")
-state = {"model": model.state_dict()}
-dcp.async_save(state, checkpoint_id="step_1", async_checkpointer_type=kind).result()
-```
+- Found: a function that the module calls at its end, and a helper function that passes the kind on.
+- Found: a kind that a switch of the program chooses.
+- Not found: a program inside `try`.
+- Not found: a kind that is made from its value.
 
 ## Known limits
 
@@ -155,7 +100,7 @@ def check(trace: Trace) -> Iterator[Finding]:
 
 
 def _start(called: Called) -> Site | None:
-    """The statement at the top level of a module by which all this began, when nothing stands around it."""
+    """The statement at the top level of a module by which all this began, when nothing is around it."""
     sites = (*called.moment.calls, called.at)
     for site in sites:
         around = [site.node, *Layout.of(site.source).ancestors(site.node)]

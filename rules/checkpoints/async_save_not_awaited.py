@@ -32,76 +32,11 @@ weights. Two saves at once hang or tear the checkpoint.
 
 ## Forms
 
-Found: a trainer that keeps the future and saves again before it is asked.
-
-```python
-class Checkpointer:
-    def __init__(self):
-        self.pending = None
-
-    def save(self, model, step):
-        self.pending = dcp.async_save({"model": model.state_dict()}, checkpoint_id=f"step_{step}")
-
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-checkpointer = Checkpointer()
-for step in range(3):
-    checkpointer.save(model, step)
-dist.destroy_process_group()
-```
-
-Found: a helper function whose caller drops the future.
-
-```python
-def save(model, step):
-    return dcp.async_save(get_model_state_dict(model), checkpoint_id=f"step_{step}")
-
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-for step in range(100):
-    save(model, step)
-```
-
-Found: futures that are collected and never asked.
-
-```python
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-futures = []
-for step in range(3):
-    futures.append(dcp.async_save(get_model_state_dict(model), checkpoint_id=f"step_{step}"))
-dist.destroy_process_group()
-```
-
-Not found: a future that is asked only whether it is done.
-
-```python
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-saving = dcp.async_save(get_model_state_dict(model), checkpoint_id="step_1")
-print(saving.done())
-dist.destroy_process_group()
-```
-
-Not found: a future that is awaited on some paths only.
-
-```python
-import os
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-saving = dcp.async_save(get_model_state_dict(model), checkpoint_id="step_1")
-if os.environ.get("WAIT"):
-    saving.result()
-dist.destroy_process_group()
-```
+- Found: a trainer that keeps the future and saves again before it is asked.
+- Found: a helper function whose caller drops the future.
+- Found: futures that are collected and never asked.
+- Not found: a future that is asked only whether it is done.
+- Not found: a future that is awaited on some paths only.
 
 ## Fix safety
 
@@ -180,7 +115,7 @@ def _in_sight(trace: Trace, future: Future) -> bool:
 
 
 def _read_by_closures(trace: Trace, future: Future) -> bool:
-    """Whether a function inside a function reads the name of the future: it may be run out of sight."""
+    """Whether a function inside a function reads the name of the future: it may be run by unresolved code."""
     sources = {saved.at.source for saved in trace.of(Saved) if saved.future is future}
     return any(
         isinstance(inner, cst.Name) and inner.value == future.words()

@@ -36,70 +36,10 @@ for itself and all is well.
 
 ## Forms
 
-Found: a trainer that asks for the result before its next save.
-
-```python
-class Trainer:
-    def __init__(self, model):
-        self.model, self.saving = model, None
-
-    def save(self, step):
-        if self.saving is not None:
-            self.saving.result()
-        state = {"model": self.model.state_dict()}
-        self.saving = dcp.async_save(state, checkpoint_id=f"step_{step}")
-
-    def train(self):
-        for step in range(3):
-            self.save(step)
-            self.model(torch.randn(4, 8)).sum().backward()
-
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-Trainer(model).train()
-```
-
-Found: another collective.
-
-```python
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-saving = dcp.async_save({"model": model.state_dict()}, checkpoint_id="step_1")
-dist.barrier()
-saving.result()
-```
-
-Not found: a backend that an argument of the program names.
-
-```python
-import argparse
-
-parser = argparse.ArgumentParser()
-parser.add_argument("--backend", default="gloo")
-args = parser.parse_args()
-dist.init_process_group(args.backend)
-model = nn.Linear(8, 8)
-fully_shard(model)
-saving = dcp.async_save({"model": model.state_dict()}, checkpoint_id="step_1")
-model(torch.randn(4, 8)).sum().backward()
-saving.result()
-```
-
-Not found: a group of the save's own that other collectives use too.
-
-```python
-dist.init_process_group("gloo")
-group = dist.new_group(backend="gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-state = {"model": model.state_dict()}
-saving = dcp.async_save(state, checkpoint_id="step_1", process_group=group)
-dist.barrier(group=group)
-saving.result()
-```
+- Found: a trainer that asks for the result before its next save.
+- Found: another collective.
+- Not found: a backend that an argument of the program names.
+- Not found: a group of the save's own that other collectives use too.
 
 ## Fix safety
 

@@ -29,50 +29,9 @@ rank, usually after the first hours of training.
 
 ## Forms
 
-Found: a backend of a configuration class.
-
-```python
-from dataclasses import dataclass
-
-
-@dataclass
-class Config:
-    backend: str = "nccl"
-
-
-config = Config()
-dist.init_process_group(config.backend)
-model = nn.Linear(8, 8)
-fully_shard(model)
-dcp.async_save({"model": model.state_dict()}, checkpoint_id="step_1").result()
-```
-
-Found: a group for the saves that is on NCCL too.
-
-```python
-dist.init_process_group("cpu:gloo,cuda:nccl")
-saves = dist.new_group(backend="nccl")
-model = nn.Linear(8, 8)
-fully_shard(model)
-saving = dcp.async_save(
-    {"model": model.state_dict()}, checkpoint_id="step_1", process_group=saves
-)
-saving.result()
-```
-
-Not found: a backend that an argument of the program names: it may be given another one.
-
-```python
-import argparse
-
-parser = argparse.ArgumentParser()
-parser.add_argument("--backend", default="nccl")
-args = parser.parse_args()
-dist.init_process_group(args.backend)
-model = nn.Linear(8, 8)
-fully_shard(model)
-dcp.async_save({"model": model.state_dict()}, checkpoint_id="step_1").result()
-```
+- Found: a backend of a configuration class.
+- Found: a group for the saves that is on NCCL too.
+- Not found: a backend that an argument of the program names: it may be given another one.
 
 ## Fix safety
 
@@ -92,30 +51,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import libcst as cst
-
 from fsdp2lint.api import (
     Called,
     External,
     Finding,
-    Fix,
     GroupEnded,
     Guards,
     Literal,
-    Replace,
     Saved,
     Trace,
     Value,
     rule,
 )
 
-from .._common.fixes import call_of
+from .._common.fixes import BOTH_BACKENDS, with_both_backends
 from .._common.shared import cases, together
 from ._common.checkpoints import has_own_group
 
 _INIT = "torch.distributed.init_process_group"
 _NEW = "torch.distributed.new_group"
-_BOTH = "cpu:gloo,cuda:nccl"
 
 
 @rule(code="FSDP308", group="correctness")
@@ -139,9 +93,9 @@ def check(trace: Trace) -> Iterator[Finding]:
                 yield Finding(
                     at=saved,
                     message="`async_save` needs a backend for the CPU, and the process group has only NCCL: "
-                    f'start it with "{_BOTH}"',
+                    f'start it with "{BOTH_BACKENDS}"',
                     because=((started, "the group is started here"),),
-                    fix=_with_both(started),
+                    fix=with_both_backends(started.at, "start the group with gloo for the CPU"),
                 )
                 break
 
@@ -171,17 +125,3 @@ def _gpus_only(backend: Value) -> bool:
     if isinstance(backend, External):
         return backend.name == "torch.distributed.Backend.NCCL"
     return isinstance(backend, Literal) and str(backend.value).lower() in ("nccl", "cuda:nccl")
-
-
-def _with_both(started: Called) -> Fix | None:
-    """Both backends, where the one is written in the call."""
-    call = call_of(started.at)
-    for index, argument in enumerate(() if call is None else call.args):
-        named = argument.keyword.value if argument.keyword is not None else ""
-        given = argument.value
-        if (named == "backend" or (index == 0 and not named)) and isinstance(
-            given, cst.SimpleString
-        ):
-            edit = Replace(started.at.source, given, f'"{_BOTH}"')
-            return Fix("start the group with gloo for the CPU", (edit,), "safe")
-    return None

@@ -36,67 +36,10 @@ timeout. With one rank it works, so that a try on one GPU shows nothing.
 
 ## Forms
 
-Found: a trainer, whose reader comes from a dictionary.
-
-```python
-READERS = {"torch": BroadcastingTorchSaveReader}
-
-
-class Trainer:
-    def __init__(self, model):
-        self.model = model
-
-    def resume(self, path):
-        reader = READERS["torch"](path)
-        state = {"model": self.model.state_dict()}
-        dcp.load(state, storage_reader=reader, planner=DynamicMetaLoadPlanner())
-
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-Trainer(model).resume("model.pt")
-```
-
-Found: the state of the optimizer.
-
-```python
-import torch
-from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-optimizer = torch.optim.AdamW(model.parameters())
-states = get_optimizer_state_dict(model, optimizer)
-reader = BroadcastingTorchSaveReader("optimizer.pt")
-dcp.load(states, storage_reader=reader, planner=DynamicMetaLoadPlanner())
-```
-
-Not found: a class of the project that is derived from the reader.
-
-```python
-class Reader(BroadcastingTorchSaveReader):
-    pass
-
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-state = model.state_dict()
-dcp.load(state, storage_reader=Reader("model.pt"), planner=DynamicMetaLoadPlanner())
-```
-
-Not found: a dictionary of the parameters that is no state dict.
-
-```python
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-state = dict(model.named_parameters())
-reader = BroadcastingTorchSaveReader("model.pt")
-dcp.load(state, storage_reader=reader, planner=DynamicMetaLoadPlanner())
-```
+- Found: a trainer, whose reader comes from a dictionary.
+- Found: the state of the optimizer.
+- Not found: a class of the project that is derived from the reader.
+- Not found: a dictionary of the parameters that is no state dict.
 
 ## Fix safety
 
@@ -131,6 +74,7 @@ from fsdp2lint.api import (
     StateDictTaken,
     Trace,
     Unimport,
+    argument,
     name_for,
     options,
     rule,
@@ -159,7 +103,7 @@ def check(trace: Trace) -> Iterator[Finding]:
                 message=f"`BroadcastingTorchSaveReader` cannot read into the shards of `{state.of.words()}`: "
                 "from two ranks on all wait for ever; read on rank 0 and use `set_model_state_dict` with "
                 "`broadcast_from_rank0=True`",
-                because=((shard.event, f"`{shard.module.words()}` is sharded here"),),
+                because=(shard.reason,),
                 fix=_distributed(trace, loaded, state),
             )
             break
@@ -212,11 +156,9 @@ def _path(trace: Trace, loaded: Loaded) -> str:
         *(c for c in trace.of(Called) if c.name == _READER and c.calls == loaded.calls),
     ]
     for event in calls:
-        call = call_of(event.at)
-        for index, argument in enumerate(() if call is None else call.args):
-            named = argument.keyword.value if argument.keyword else ""
-            if named == "checkpoint_id" or (not named and index == 0 and event is not loaded):
-                is_text = isinstance(argument.value, cst.SimpleString)
-                code = event.at.source.code(argument.value)
-                return code if is_text else path_text(event.at, argument.value)
+        given = argument(call_of(event.at), -1 if event is loaded else 0, "checkpoint_id")
+        if given is not None:
+            is_text = isinstance(given.value, cst.SimpleString)
+            code = event.at.source.code(given.value)
+            return code if is_text else path_text(event.at, given.value)
     return ""

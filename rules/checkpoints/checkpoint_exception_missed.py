@@ -31,97 +31,11 @@ meant to start fresh ends.
 
 ## Forms
 
-Found: a trainer whose loading is a method of its own.
-
-```python
-class Trainer:
-    def __init__(self, model):
-        self.model = model
-
-    def resume(self, path):
-        try:
-            self.load(path)
-        except Exception as error:
-            print("starting fresh", error)
-
-    def load(self, path):
-        dcp.load({"model": self.model.state_dict()}, checkpoint_id=path)
-
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-Trainer(model).resume("latest")
-```
-
-Found: a decorator that tries again.
-
-```python
-def tolerant(function):
-    def run(*args):
-        try:
-            return function(*args)
-        except Exception:
-            return None
-
-    return run
-
-
-@tolerant
-def save(model, step):
-    dcp.save({"model": model.state_dict()}, checkpoint_id=f"step_{step}")
-
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-save(model, 1)
-```
-
-Found: the result of a save in the background.
-
-```python
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-saving = dcp.async_save({"model": model.state_dict()}, checkpoint_id="step_1")
-try:
-    saving.result()
-except Exception:
-    print("not saved")
-```
-
-Not found: `contextlib.suppress`.
-
-```python
-import contextlib
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-with contextlib.suppress(Exception):
-    dcp.load({"model": model.state_dict()}, checkpoint_id="latest")
-```
-
-Not found: a load that is two calls away from the handler.
-
-```python
-def load(state):
-    dcp.load(state, checkpoint_id="latest")
-
-
-def restore(model):
-    load({"model": model.state_dict()})
-
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-try:
-    restore(model)
-except Exception:
-    print("starting fresh")
-```
+- Found: a trainer whose loading is a method of its own.
+- Found: a decorator that tries again.
+- Found: the result of a save in the background.
+- Not found: `contextlib.suppress`.
+- Not found: a load that is two calls away from the handler.
 
 ## Fix safety
 
@@ -205,7 +119,7 @@ def _passed_by(event: Event) -> tuple[Source, cst.BaseExpression] | None:
 
 
 def _tries(site: Site) -> Iterator[cst.Try]:
-    """The `try` statements in whose body a site stands, innermost first."""
+    """The `try` statements in whose body a site is, innermost first."""
     below = site.node
     for around in Layout.of(site.source).ancestors(site.node):
         if isinstance(around, cst.FunctionDef | cst.Lambda):
@@ -225,7 +139,7 @@ def _names(caught: cst.BaseExpression) -> list[str]:
 
 
 def _meant(site: Site, around: cst.Try, handler: cst.ExceptHandler) -> bool:
-    """Whether a handler is there for what stands at the site, and the script goes on after it."""
+    """Whether a handler is there for what is at the site, and the script goes on after it."""
     if handler.type is None or any(isinstance(node, cst.Raise) for node in walk(handler.body)):
         return False
     names = _names(handler.type)

@@ -34,63 +34,9 @@ was the only one.
 
 ## Forms
 
-Found: a trainer that saves every tenth step.
-
-```python
-class Trainer:
-    def __init__(self, model, folder):
-        self.model, self.folder = model, folder
-        self.optimizer = torch.optim.AdamW(model.parameters())
-
-    def save(self):
-        dcp.save({"model": self.model.state_dict()}, checkpoint_id=f"{self.folder}/latest")
-
-    def train(self):
-        for step in range(100):
-            self.model(torch.randn(4, 8)).sum().backward()
-            self.optimizer.step()
-            if step % 10 == 0:
-                self.save()
-
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-Trainer(model, "out").train()
-```
-
-Found: the path of a writer, from a settings file.
-
-```python
-import os
-
-import yaml
-
-with open("config.yaml") as file:
-    config = yaml.safe_load(file)
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-optimizer = torch.optim.AdamW(model.parameters())
-for step in range(100):
-    model(torch.randn(4, 8)).sum().backward()
-    optimizer.step()
-    writer = dcp.FileSystemWriter(os.path.join(config["out"], "last"))
-    dcp.save({"model": model.state_dict()}, storage_writer=writer)
-```
-
-Not found: files that `torch.save` overwrites.
-
-```python
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-optimizer = torch.optim.AdamW(model.parameters())
-for step in range(100):
-    model(torch.randn(4, 8)).sum().backward()
-    optimizer.step()
-    torch.save({"model": model.state_dict()}, f"rank_{dist.get_rank()}.pt")
-```
+- Found: a trainer that saves every tenth step.
+- Found: the path of a writer, from a settings file.
+- Not found: files that `torch.save` overwrites.
 
 ## Fix safety
 
@@ -205,7 +151,7 @@ def _stable(path: Value | None) -> bool:
     if isinstance(path, Either):
         return all(_stable(one) for _, one in path.options)
     if isinstance(path, Part):
-        operands = path.key[1:] if isinstance(path.key, tuple) else ()
+        operands = path.operands
         if any(isinstance(o, Value) and not _stable(o) for o in operands):
             return False
         if isinstance(path.owner, Instance) and not operands:

@@ -28,61 +28,10 @@ as the storage writer or reader: the path is asked for `storage_meta` and the sa
 
 ## Forms
 
-Found: a class that keeps the folder.
-
-```python
-class Checkpointer:
-    def __init__(self, folder):
-        self.folder = folder
-
-    def save(self, model, step):
-        dcp.save({"model": model.state_dict()}, f"{self.folder}/step_{step}")
-
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-Checkpointer("out").save(model, 1)
-```
-
-Found: a path from the arguments of the program, by the name of the writer.
-
-```python
-import argparse
-
-parser = argparse.ArgumentParser()
-parser.add_argument("--out")
-args = parser.parse_args()
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-dcp.save({"model": model.state_dict()}, storage_writer=args.out)
-```
-
-Found: `functools.partial`.
-
-```python
-from functools import partial
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-save = partial(dcp.save, {"model": model.state_dict()})
-save("step_1")
-```
-
-Not found: a path of a settings file, whose kind is not known.
-
-```python
-import yaml
-
-with open("config.yaml") as file:
-    config = yaml.safe_load(file)
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-dcp.save({"model": model.state_dict()}, config["out"])
-```
+- Found: a class that keeps the folder.
+- Found: a path from the arguments of the program, by the name of the writer.
+- Found: `functools.partial`.
+- Not found: a path of a settings file, whose kind is not known.
 
 ## Fix safety
 

@@ -32,57 +32,10 @@ goes on with the weights it had.
 
 ## Forms
 
-Found: a reader and a helper function that returns the dictionary.
-
-```python
-def load_checkpoint(path):
-    state = dict()
-    dcp.load(state_dict=state, storage_reader=dcp.FileSystemReader(path))
-    return state
-
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-set_model_state_dict(model, load_checkpoint("step_1"))
-```
-
-Found: an empty dictionary for the model, beside a step.
-
-```python
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-state = {name: {} for name in ("model", "optim")}
-dcp.load(state, checkpoint_id="step_1")
-set_model_state_dict(model, state.get("model"))
-```
-
-Found: a dictionary that is empty where a switch is off.
-
-```python
-import argparse
-
-parser = argparse.ArgumentParser()
-parser.add_argument("--in-place", action="store_true")
-args = parser.parse_args()
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-state = {"model": model.state_dict()} if args.in_place else {}
-dcp.load(state, checkpoint_id="step_1")
-```
-
-Not found: a filter that leaves nothing.
-
-```python
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-state = {k: v for k, v in get_model_state_dict(model).items() if k.startswith("module.")}
-dcp.load(state, checkpoint_id="step_1")
-set_model_state_dict(model, state)
-```
+- Found: a reader and a helper function that returns the dictionary.
+- Found: an empty dictionary for the model, beside a step.
+- Found: a dictionary that is empty where a switch is off.
+- Not found: a filter that leaves nothing.
 
 ## Known limits
 

@@ -29,49 +29,9 @@ entry looked up in it raises, or a `load_state_dict(None)` follows.
 
 ## Forms
 
-Found: a value that goes through two helper functions.
-
-```python
-def load(state, path):
-    return dcp.load(state, checkpoint_id=path)
-
-
-def read(model):
-    return load(get_model_state_dict(model), "step_1")
-
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-model.load_state_dict(read(model))
-```
-
-Found: a value that is chosen, or used as a test.
-
-```python
-import os
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-state = get_model_state_dict(model)
-found = dcp.load(state, checkpoint_id="step_1") if os.path.exists("step_1") else {}
-if dcp.load(state, checkpoint_id="step_2"):
-    print("resumed")
-```
-
-Not found: a value that comes back from a thread.
-
-```python
-from concurrent.futures import ThreadPoolExecutor
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-pool = ThreadPoolExecutor()
-loading = pool.submit(dcp.load, get_model_state_dict(model), checkpoint_id="step_1")
-model.load_state_dict(loading.result())
-```
+- Found: a value that goes through two helper functions.
+- Found: a value that is chosen, or used as a test.
+- Not found: a value that comes back from a thread.
 
 ## Fix safety
 

@@ -28,41 +28,9 @@ The old module only hands on the new one, with a `DeprecationWarning`.
 
 ## Forms
 
-Found: names that are imported, or looked up.
-
-```python
-from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter, save_state_dict
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-ways = {"load": getattr(dcp, "load_state_dict")}
-save_state_dict(model.state_dict(), FileSystemWriter("step_1"))
-ways["load"](model.state_dict(), FileSystemReader("step_1"))
-```
-
-Found: the old home of the module.
-
-```python
-from torch.distributed._shard.checkpoint import FileSystemReader
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-dcp.load({"model": model.state_dict()}, storage_reader=FileSystemReader("step_1"))
-```
-
-Not found: a call under `try`, which may be there for old releases.
-
-```python
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-try:
-    dcp.save_state_dict(model.state_dict(), dcp.FileSystemWriter("step_1"))
-finally:
-    dist.destroy_process_group()
-```
+- Found: names that are imported, or looked up.
+- Found: the old home of the module.
+- Not found: a call under `try`, which may be there for old releases.
 
 ## Fix safety
 
@@ -148,7 +116,7 @@ def _in_try(source: Source, node: cst.CSTNode) -> bool:
 
 
 def _old_imports(source: Source) -> tuple[cst.Import | cst.ImportFrom, ...]:
-    """The imports from the old module that do not stand under `try` or `if`."""
+    """The imports from the old module that are not under `try` or `if`."""
     if "_shard.checkpoint" not in source.text:
         return ()
     layout = Layout.of(source)

@@ -31,68 +31,10 @@ world is as large as before: every rank then gets the shard of the rank that wro
 
 ## Forms
 
-Found: a class that keeps a moving average and says its state.
-
-```python
-class Average:
-    def __init__(self, model, decay):
-        self.decay = decay
-        self.shadow = {n: p.detach().clone() for n, p in model.named_parameters()}
-
-    def update(self, model):
-        for n, p in model.named_parameters():
-            self.shadow[n] = self.decay * self.shadow[n] + (1 - self.decay) * p.detach()
-
-    def state_dict(self):
-        return {"decay": self.decay, "shadow": self.shadow}
-
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-average = Average(model, 0.99)
-average.update(model)
-if dist.get_rank() == 0:
-    torch.save({"average": average.state_dict()}, "average.pt")
-```
-
-Found: gradients.
-
-```python
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-model(torch.randn(4, 8)).sum().backward()
-if dist.get_rank() == 0:
-    torch.save({name: p.grad for name, p in model.named_parameters()}, "gradients.pt")
-```
-
-Not found: tensors that are only made like the parameters.
-
-```python
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-average = {name: torch.zeros_like(p) for name, p in model.named_parameters()}
-if dist.get_rank() == 0:
-    torch.save(average, "average.pt")
-```
-
-Not found: the object that holds the tensors.
-
-```python
-class Average:
-    def __init__(self, model):
-        self.shadow = [p.detach().clone() for p in model.parameters()]
-
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-average = Average(model)
-if dist.get_rank() == 0:
-    torch.save(average, "average.pt")
-```
+- Found: a class that keeps a moving average and says its state.
+- Found: gradients.
+- Not found: tensors that are only made like the parameters.
+- Not found: the object that holds the tensors.
 
 ## Known limits
 
@@ -117,7 +59,6 @@ from fsdp2lint.api import (
     Literal,
     Parameters,
     Part,
-    Round,
     Saved,
     Trace,
     Unsharded,
@@ -126,14 +67,13 @@ from fsdp2lint.api import (
 )
 
 from .._common.shared import Shard, differs_by_rank, sharded
-from ._common.checkpoints import written
+from ._common.checkpoints import is_entry, written
 
 _PICKLES = ("torch.save", "pickle.dump", "joblib.dump")
 _KEEPING = frozenset(
     f".{name}()"
     for name in "detach clone cpu cuda to contiguous half float bfloat16 double".split()
 ) | {".data", ".grad"}
-_ELEMENT = (".items()", ".values()", "[1]")
 _ARITHMETIC = ("+", "-", "*", "/")
 
 
@@ -152,7 +92,7 @@ def check(trace: Trace) -> Iterator[Finding]:
                 at=saved,
                 message=f"`{saved.via}` writes tensors made of the parameters of `{of.of.words()}`, of which "
                 "each rank has only its shards; save them with DCP, or gather them by `full_tensor()` on all ranks",
-                because=((shard.event, f"`{shard.module.words()}` is sharded here"),),
+                because=(shard.reason,),
             )
             break
 
@@ -161,19 +101,14 @@ def _parameters(tensor: Value) -> Parameters | None:
     """The parameters of which a tensor is made in ways that keep it sharded."""
     seen: Value | None = tensor
     while isinstance(seen, Part):
-        key = seen.key[0] if isinstance(seen.key, tuple) else seen.key
-        if key in _ARITHMETIC and isinstance(seen.owner, Literal) and isinstance(seen.key, tuple):
-            seen = seen.key[1]  # 0.1 * weight
+        key = seen.operation or seen.key
+        if key in _ARITHMETIC and isinstance(seen.owner, Literal) and seen.operation:
+            seen = seen.operands[0]  # 0.1 * weight
             continue
-        if key not in _KEEPING and key not in _ARITHMETIC and not _is_entry(key):
+        if key not in _KEEPING and key not in _ARITHMETIC and not is_entry(key):
             return None
         seen = seen.owner
     return seen if isinstance(seen, Parameters) else None
-
-
-def _is_entry(key: object) -> bool:
-    """Whether a key leads from parameters to one of them."""
-    return isinstance(key, Round) or key in _ELEMENT or str(key)[:2] in ("['", '["')
 
 
 def _sharding(trace: Trace, saved: Saved, of: Parameters) -> Shard | None:

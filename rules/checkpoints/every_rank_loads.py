@@ -32,61 +32,10 @@ but the first are not even looked at.
 
 ## Forms
 
-Found: an entry of a checkpoint that a trainer resumes from.
-
-```python
-class Trainer:
-    def __init__(self, model):
-        self.model = fully_shard(model)
-
-    def resume(self, path):
-        checkpoint = torch.load(path, map_location="cpu", weights_only=True)
-        options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
-        set_model_state_dict(self.model, checkpoint["model"], options=options)
-
-
-dist.init_process_group("gloo")
-Trainer(nn.Linear(8, 8)).resume("last.pt")
-```
-
-Found: tensors that are distributed one by one.
-
-```python
-from torch.distributed.tensor import distribute_tensor
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-full = torch.load("model.pt", map_location="cpu")
-state = {
-    name: distribute_tensor(full[name], p.device_mesh, p.placements)
-    for name, p in model.state_dict().items()
-}
-model.load_state_dict(state, assign=True)
-```
-
-Not found: names that are changed on the way.
-
-```python
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-full = torch.load("model.pt", map_location="cpu")
-state = {name.removeprefix("module."): tensor for name, tensor in full.items()}
-set_model_state_dict(model, state, options=StateDictOptions(full_state_dict=True))
-```
-
-Not found: several files that make one state.
-
-```python
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-state = {}
-for name in ("first.pt", "second.pt"):
-    state.update(torch.load(name, map_location="cpu"))
-set_model_state_dict(model, state, options=StateDictOptions(full_state_dict=True))
-```
+- Found: an entry of a checkpoint that a trainer resumes from.
+- Found: tensors that are distributed one by one.
+- Not found: names that are changed on the way.
+- Not found: several files that make one state.
 
 ## Fix safety
 
@@ -128,7 +77,8 @@ from fsdp2lint.api import (
 )
 
 from .._common.meta import is_meta
-from .._common.shared import DCP, Shard, differs_by_rank, sharded, shards_before
+from .._common.parts import holding_shards
+from .._common.shared import DCP, Shard, differs_by_rank, shards_before
 from ._common.checkpoints import switch
 from ._common.fixes_loading import mapped
 
@@ -151,7 +101,7 @@ def check(trace: Trace) -> Iterator[Finding]:
                 message="every rank reads the whole file into its memory to keep its shards of it: map it by "
                 "`mmap=True`, or read it on rank 0 and set `broadcast_from_rank0=True`",
                 because=(
-                    (shard.event, f"`{shard.module.words()}` is sharded here"),
+                    shard.reason,
                     (restored, "the tensors are distributed here"),
                 ),
                 fix=_mapped(trace, loaded),
@@ -214,7 +164,7 @@ def _sharding(trace: Trace, restored: Restored) -> Shard | None:
     models = [restored.into]
     if isinstance(restored.into, Optimizer):
         models = [over.of for over in restored.into.over]
-    found = (sharded(trace, restored, model) for model in models)
+    found = (holding_shards(trace, restored, model) for model in models)
     return next((one[0] for one in found if one is not None), None)
 
 

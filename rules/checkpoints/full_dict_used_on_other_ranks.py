@@ -33,67 +33,10 @@ for them.
 
 ## Forms
 
-Found: weights that a trainer returns, for an evaluation on all ranks.
-
-```python
-class Trainer:
-    def __init__(self, model):
-        self.model = model
-
-    def weights(self):
-        options = StateDictOptions(full_state_dict=True, cpu_offload=True)
-        return get_model_state_dict(self.model, options=options)
-
-
-def evaluate(weights):
-    plain = nn.Linear(8, 8)
-    plain.load_state_dict(weights)
-    return weights["weight"].norm()
-
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-evaluate(Trainer(model).weights())
-```
-
-Found: the state of the optimizer.
-
-```python
-import torch
-from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-optimizer = torch.optim.AdamW(model.parameters())
-options = StateDictOptions(full_state_dict=True, cpu_offload=True)
-states = get_optimizer_state_dict(model, optimizer, options=options)
-plain = nn.Linear(8, 8)
-torch.optim.AdamW(plain.parameters()).load_state_dict(states)
-```
-
-Found: an entry that is taken out.
-
-```python
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-options = StateDictOptions(full_state_dict=True, cpu_offload=True)
-weights = get_model_state_dict(model, options=options)
-weight = weights.pop("weight")
-```
-
-Not found: an entry that is only looked up.
-
-```python
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-options = StateDictOptions(full_state_dict=True, cpu_offload=True)
-weights = get_model_state_dict(model, options=options)
-print(len(weights), weights["bias"])
-```
+- Found: weights that a trainer returns, for an evaluation on all ranks.
+- Found: the state of the optimizer.
+- Found: an entry that is taken out.
+- Not found: an entry that is only looked up.
 
 ## Known limits
 

@@ -34,76 +34,11 @@ works with full state dicts only: without `full_state_dict=True` all ranks raise
 
 ## Forms
 
-Found: a trainer whose first rank reads the file.
-
-```python
-class Trainer:
-    def __init__(self, model):
-        self.model = model
-
-    def read(self, path):
-        if dist.get_rank() == 0:
-            return torch.load(path)
-        return {}
-
-    def resume(self, path):
-        options = StateDictOptions(full_state_dict=True)
-        set_model_state_dict(self.model, self.read(path), options=options)
-
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-Trainer(model).resume("model.pt")
-```
-
-Found: None on the other ranks, or tensors on the meta device.
-
-```python
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-options = StateDictOptions(full_state_dict=True)
-state = torch.load("model.pt") if dist.get_rank() == 0 else None
-set_model_state_dict(model, state, options=options)
-state = torch.load("model.pt", map_location="cpu" if dist.get_rank() == 0 else "meta")
-set_model_state_dict(model, state, options=options)
-```
-
-Found: a broadcast without the full state.
-
-```python
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-switches = {"broadcast_from_rank0": True}
-state = torch.load("model.pt") if dist.get_rank() == 0 else {}
-set_model_state_dict(model, state, options=StateDictOptions(**switches))
-```
-
-Not found: a dictionary that only the first rank fills.
-
-```python
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-state = {}
-if dist.get_rank() == 0:
-    state.update(torch.load("model.pt"))
-set_model_state_dict(model, state, options=StateDictOptions(full_state_dict=True))
-```
-
-Not found: options that are changed after they were made.
-
-```python
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-options = StateDictOptions()
-options.broadcast_from_rank0 = True
-state = torch.load("model.pt") if dist.get_rank() == 0 else {}
-set_model_state_dict(model, state, options=options)
-```
+- Found: a trainer whose first rank reads the file.
+- Found: None on the other ranks, or tensors on the meta device.
+- Found: a broadcast without the full state.
+- Not found: a dictionary that only the first rank fills.
+- Not found: options that are changed after they were made.
 
 ## Fix safety
 

@@ -34,79 +34,10 @@ without the switch and an empty dictionary with it.
 
 ## Forms
 
-Found: a trainer whose first rank writes.
-
-```python
-class Trainer:
-    def __init__(self, model):
-        self.model = model
-        self.rank = dist.get_rank()
-
-    @property
-    def is_main(self):
-        return self.rank == 0
-
-    def save(self, path):
-        options = StateDictOptions(full_state_dict=True)
-        state = get_model_state_dict(self.model, options=options)
-        if self.is_main:
-            torch.save({"model": state}, path)
-
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-Trainer(model).save("model.pt")
-```
-
-Found: each `full_tensor()` in a dictionary, gathered by a helper function.
-
-```python
-from torch.distributed.tensor import DTensor
-
-
-def whole(model):
-    return {
-        name: one.full_tensor() if isinstance(one, DTensor) else one
-        for name, one in model.state_dict().items()
-    }
-
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-weights = whole(model)
-if dist.get_rank() == 0:
-    torch.save({"model": weights, "step": 1}, "model.pt")
-```
-
-Not found: tensors that all ranks copy to the CPU after the gather.
-
-```python
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-weights = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True))
-weights = {name: tensor.cpu() for name, tensor in weights.items()}
-if dist.get_rank() == 0:
-    torch.save(weights, "model.pt")
-```
-
-Not found: a gather by `redistribute`.
-
-```python
-from torch.distributed.tensor import Replicate
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-weights = {
-    name: shard.redistribute(placements=[Replicate()]).to_local()
-    for name, shard in model.state_dict().items()
-}
-if dist.get_rank() == 0:
-    torch.save(weights, "model.pt")
-```
+- Found: a trainer whose first rank writes.
+- Found: each `full_tensor()` in a dictionary, gathered by a helper function.
+- Not found: tensors that all ranks copy to the CPU after the gather.
+- Not found: a gather by `redistribute`.
 
 ## Fix safety
 

@@ -30,55 +30,10 @@ and one rank's are kept. Loading it fails on the sizes, or gives every rank the 
 
 ## Forms
 
-Found: a helper function that takes the local tensors.
-
-```python
-def plain(tensor):
-    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
-
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-torch.save({name: plain(p) for name, p in model.state_dict().items()}, "model.pt")
-```
-
-Found: safetensors, and one weight.
-
-```python
-from safetensors.torch import save_file
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-if dist.get_rank() == 0:
-    save_file({name: p.to_local() for name, p in model.state_dict().items()}, "model.safetensors")
-    torch.save(model.weight.to_local(), "weight.pt")
-```
-
-Not found: a plain model that is filled with the local tensors.
-
-```python
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-plain = nn.Linear(8, 8)
-for mine, theirs in zip(plain.parameters(), model.parameters()):
-    mine.data = theirs.to_local()
-torch.save(plain.state_dict(), "model.pt")
-```
-
-Not found: a state dict whose entries are replaced one by one.
-
-```python
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-state = model.state_dict()
-for name in list(state):
-    state[name] = state[name].to_local()
-torch.save(state, "model.pt")
-```
+- Found: a helper function that takes the local tensors.
+- Found: safetensors, and one weight.
+- Not found: a plain model that is filled with the local tensors.
+- Not found: a state dict whose entries are replaced one by one.
 
 ## Known limits
 
@@ -100,7 +55,6 @@ from fsdp2lint.api import (
     Finding,
     Parameters,
     Part,
-    Round,
     Saved,
     StateDict,
     Trace,
@@ -111,13 +65,12 @@ from fsdp2lint.api import (
 from .._common.parts import layer_with_parameters
 from .._common.ranks import decides
 from .._common.shared import changed, of_shards, sharded, state_shard
-from ._common.checkpoints import same_everywhere, written
+from ._common.checkpoints import is_entry, same_everywhere, written
 
 _KEPT = {
     f".{name}()" for name in "detach cpu clone contiguous half float bfloat16 to numpy".split()
 } | {".data"}
 _LOCAL = (".to_local()", "._local_tensor")
-_ELEMENT = (".items()", ".values()", "[1]")
 
 
 @rule(code="FSDP311", group="correctness")
@@ -156,18 +109,13 @@ def _origin(tensor: Part) -> StateDict | Parameters | None:
         layer = seen.owner if seen.key in (".weight", ".bias") else None
         if local and layer is not None and layer_with_parameters(layer):
             return Parameters(layer, None)
-        key = seen.key[0] if isinstance(seen.key, tuple) else seen.key
+        key = seen.operation or seen.key
         if key in _LOCAL:
             local = True
-        elif key not in _KEPT and not _is_entry(key):
+        elif key not in _KEPT and not is_entry(key):
             return None
         seen = seen.owner
     return seen if local and isinstance(seen, StateDict | Parameters) else None
-
-
-def _is_entry(key: object) -> bool:
-    """Whether a key leads from a state dict or parameters to one of their tensors."""
-    return isinstance(key, Round) or key in _ELEMENT or str(key)[:2] in ("['", '["')
 
 
 def _sharding(trace: Trace, saved: Saved, source: StateDict | Parameters) -> Event | None:

@@ -33,66 +33,10 @@ raise. A layer that is not in the file keeps its random weights, and training go
 
 ## Forms
 
-Found: keys that a caller asks for.
-
-```python
-def restore(model, state):
-    options = StateDictOptions(full_state_dict=True, strict=False, broadcast_from_rank0=True)
-    return set_model_state_dict(model, state, options=options)
-
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-missing, unexpected = restore(model, torch.load("model.pt", mmap=True))
-if missing:
-    raise ValueError(missing)
-```
-
-Found: an entry of a checkpoint that a trainer resumes from.
-
-```python
-class Trainer:
-    def __init__(self, model):
-        self.model = fully_shard(model)
-
-    def resume(self, path):
-        checkpoint = torch.load(path, mmap=True)
-        options = StateDictOptions(full_state_dict=True)
-        set_model_state_dict(self.model, checkpoint["model"], options=options)
-
-
-dist.init_process_group("gloo")
-Trainer(nn.Linear(8, 8)).resume("last.pt")
-```
-
-Not found: weights whose names the script itself looks at.
-
-```python
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-state = torch.load("model.pt", map_location="cpu", mmap=True)
-if set(model.state_dict()) - set(state):
-    raise ValueError("the file lacks weights")
-set_model_state_dict(model, state, options=StateDictOptions(full_state_dict=True))
-```
-
-Not found: a result that is kept in an attribute.
-
-```python
-class Trainer:
-    def resume(self, model, state):
-        options = StateDictOptions(full_state_dict=True, strict=False)
-        self.result = set_model_state_dict(model, state, options=options)
-        return self.result.missing_keys
-
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-Trainer().resume(model, torch.load("model.pt", mmap=True))
-```
+- Found: keys that a caller asks for.
+- Found: an entry of a checkpoint that a trainer resumes from.
+- Not found: weights whose names the script itself looks at.
+- Not found: a result that is kept in an attribute.
 
 ## Fix safety
 
@@ -284,8 +228,7 @@ def _reading(site: Site, result: cst.CSTNode) -> cst.CSTNode | None:
 
 def _names(site: Site, name: str) -> list[cst.Name]:
     """Where the function around a site uses a name."""
-    around = Layout.of(site.source).ancestors(site.node)
-    scope = next((a for a in around if isinstance(a, cst.FunctionDef)), site.source.tree)
+    scope = Layout.of(site.source).function(site.node) or site.source.tree
     return [n for n in walk(scope) if isinstance(n, cst.Name) and n.value == name]
 
 

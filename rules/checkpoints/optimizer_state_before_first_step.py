@@ -40,76 +40,10 @@ momenta hold the decay of a step that never was. Runs with and without this call
 
 ## Forms
 
-Found: a checkpoint before the first step.
-
-```python
-class Checkpointer:
-    def __init__(self, model, optimizer):
-        self.model, self.optimizer = model, optimizer
-
-    def save(self, step):
-        weights, states = get_state_dict(self.model, self.optimizer)
-        dcp.save({"model": weights, "optim": states}, checkpoint_id=f"step_{step}")
-
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-optimizer = torch.optim.AdamW(model.parameters())
-checkpointer = Checkpointer(model, optimizer)
-for step in range(10):
-    if step % 5 == 0:
-        checkpointer.save(step)
-    model(torch.randn(4, 8)).sum().backward()
-    optimizer.step()
-    optimizer.zero_grad()
-```
-
-Found: a look at the state.
-
-```python
-from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-optimizer = torch.optim.AdamW(model.parameters())
-print(len(get_optimizer_state_dict(model, optimizer)["state"]))
-model(torch.randn(4, 8)).sum().backward()
-optimizer.step()
-```
-
-Not found: a load that may fail.
-
-```python
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-optimizer = torch.optim.AdamW(model.parameters())
-weights, states = get_state_dict(model, optimizer)
-try:
-    dcp.load({"model": weights, "optim": states}, checkpoint_id="latest")
-    set_state_dict(model, optimizer, model_state_dict=weights, optim_state_dict=states)
-except dcp.CheckpointException:
-    print("starting fresh")
-model(torch.randn(4, 8)).sum().backward()
-optimizer.step()
-```
-
-Not found: a step with gradients of zero that the script makes itself.
-
-```python
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-optimizer = torch.optim.AdamW(model.parameters())
-for p in model.parameters():
-    p.grad = torch.zeros_like(p)
-optimizer.step()
-weights, states = get_state_dict(model, optimizer)
-model(torch.randn(4, 8)).sum().backward()
-optimizer.step()
-```
+- Found: a checkpoint before the first step.
+- Found: a look at the state.
+- Not found: a load that may fail.
+- Not found: a step with gradients of zero that the script makes itself.
 
 ## Known limits
 

@@ -35,95 +35,10 @@ of its keys and raises `CheckpointException`.
 
 ## Forms
 
-Found: a trainer that saves between backward and step.
-
-```python
-from torch.distributed.checkpoint.state_dict import get_state_dict
-
-
-class Trainer:
-    def __init__(self, model):
-        self.model = model
-        self.optimizer = torch.optim.AdamW(model.parameters())
-
-    def save(self, path):
-        weights, states = get_state_dict(self.model, self.optimizer)
-        dcp.save({"model": weights, "optim": states}, checkpoint_id=path)
-
-    def train(self):
-        for step in range(10):
-            self.model(torch.randn(4, 8)).sum().backward()
-            if step % 5 == 0:
-                self.save(f"step_{step}")
-            self.optimizer.step()
-            self.optimizer.zero_grad()
-
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-Trainer(model).train()
-```
-
-Found: an object of which DCP asks the state.
-
-```python
-from torch.distributed.checkpoint.stateful import Stateful
-
-
-class Progress(Stateful):
-    def __init__(self, model, optimizer):
-        self.model, self.optimizer = model, optimizer
-
-    def state_dict(self):
-        return {"optim": get_optimizer_state_dict(self.model, self.optimizer)}
-
-    def load_state_dict(self, state):
-        pass
-
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-model(torch.randn(4, 8)).sum().backward()
-dcp.save({"progress": Progress(model, optimizer)}, checkpoint_id="step_1")
-optimizer.step()
-```
-
-Not found: a save whose step is found by a comparison.
-
-```python
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-optimizer = torch.optim.AdamW(model.parameters())
-for step in range(1, 10):
-    model(torch.randn(4, 8)).sum().backward()
-    if step == 1:
-        states = get_optimizer_state_dict(model, optimizer)
-    optimizer.step()
-```
-
-Not found: a handler of a signal, which may come at any time.
-
-```python
-import signal
-
-
-def save(*_):
-    states = get_optimizer_state_dict(model, optimizer)
-    dcp.save({"optimizer": states}, checkpoint_id="step_1")
-
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-optimizer = torch.optim.AdamW(model.parameters())
-signal.signal(signal.SIGTERM, save)
-model(torch.randn(4, 8)).sum().backward()
-optimizer.step()
-```
+- Found: a trainer that saves between backward and step.
+- Found: an object of which DCP asks the state.
+- Not found: a save whose step is found by a comparison.
+- Not found: a handler of a signal, which may come at any time.
 
 ## Fix safety
 
@@ -162,7 +77,7 @@ from fsdp2lint.api import (
     unwrapped,
 )
 
-from .._common.fixes import moved_below
+from .._common.fixes_moving import moved_below
 from .._common.shared import overlap, state_shard, together
 from ._common.checkpoints import OPTIMIZER_GETTERS, possible_at_first, untouched
 

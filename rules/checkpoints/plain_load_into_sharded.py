@@ -29,58 +29,11 @@ DTensor". `set_model_state_dict` with `full_state_dict=True` distributes a full 
 
 ## Forms
 
-Found: an entry of a checkpoint, in a method.
-
-```python
-class Trainer:
-    def __init__(self):
-        self.model = nn.Linear(8, 8)
-        fully_shard(self.model)
-
-    def resume(self, path):
-        checkpoint = torch.load(path, map_location="cpu")
-        self.model.load_state_dict(checkpoint["model"])
-
-
-dist.init_process_group("gloo")
-Trainer().resume("last.pt")
-```
-
-Found: the state dict of a model that is not sharded.
-
-```python
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-other = nn.Linear(8, 8)
-fully_shard(model)
-model.load_state_dict(other.state_dict())
-```
-
-Not found: a file that a function outside of the project reads.
-
-```python
-from elsewhere import read
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-model.load_state_dict(read("model.pt"))
-```
-
-Not found: a file of each rank's own, wherever a helper has put it.
-
-```python
-def local(path):
-    if path.startswith("hdfs:"):
-        return "/tmp/copy.pt"
-    return path
-
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-model.load_state_dict(torch.load(local(f"rank_{dist.get_rank()}.pt")))
-```
+- Found: an entry of a checkpoint, in a method.
+- Found: the state dict of a model that is not sharded.
+- Found: a model of which a part alone is sharded.
+- Not found: a file that a function outside of the project reads.
+- Not found: a file of each rank's own, wherever a helper has put it.
 
 ## Fix safety
 
@@ -121,12 +74,12 @@ from fsdp2lint.api import (
 )
 
 from .._common.fixes import call_of, first_argument, path_text, receiver_of, stands_alone
+from .._common.parts import holding_shards
 from .._common.shared import (
     DCP,
     changed,
     differs_by_rank,
     line_of,
-    sharded,
     state_shard,
     wrapped_before,
 )
@@ -142,7 +95,7 @@ def check(trace: Trace) -> Iterator[Finding]:
     for restored in trace.of(Restored):
         if restored.kind != "model" or not restored.via.endswith("load_state_dict"):
             continue
-        found = sharded(trace, restored, restored.into)
+        found = holding_shards(trace, restored, restored.into)
         if found is None or wrapped_before(trace, restored, found[1], "ddp", "fsdp1"):
             continue
         loaded, origin = _plain(trace, restored)
@@ -153,7 +106,7 @@ def check(trace: Trace) -> Iterator[Finding]:
             at=restored,
             message=f"`{module.words()}.load_state_dict` gets plain tensors ({origin}) for the DTensors of "
             "a sharded model and raises; use `set_model_state_dict` with `full_state_dict=True`",
-            because=((shard.event, f"`{shard.module.words()}` is sharded here"),),
+            because=(shard.reason,),
             fix=_distribute(trace, restored, loaded),
         )
 

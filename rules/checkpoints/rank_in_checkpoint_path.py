@@ -28,66 +28,11 @@ the others have shards that nothing describes. None of them can be loaded.
 
 ## Forms
 
-Found: a rank that a trainer keeps.
-
-```python
-class Trainer:
-    def __init__(self, model):
-        self.model, self.rank = model, dist.get_rank()
-
-    def save(self, step):
-        dcp.save({"model": self.model.state_dict()}, checkpoint_id=f"out/{step}/{self.rank}")
-
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-Trainer(model).save(3)
-```
-
-Found: the environment, and the path of a writer.
-
-```python
-import os
-from pathlib import Path
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-path = Path("out") / ("rank_" + os.environ["RANK"])
-dcp.save({"model": model.state_dict()}, storage_writer=dcp.FileSystemWriter(path))
-```
-
-Found: a name that each process makes up for itself.
-
-```python
-import uuid
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-dcp.save({"model": model.state_dict()}, checkpoint_id=f"out/{uuid.uuid4()}")
-```
-
-Not found: the time, which is often the same on all ranks.
-
-```python
-from datetime import datetime
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-dcp.save({"model": model.state_dict()}, checkpoint_id=f"out/{datetime.now():%Y-%m-%d-%H}")
-```
-
-Not found: a load from a folder of its own.
-
-```python
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-dcp.load({"model": model.state_dict()}, checkpoint_id=f"out/{dist.get_rank()}")
-```
+- Found: a rank that a trainer keeps.
+- Found: the environment, and the path of a writer.
+- Found: a name that each process makes up for itself.
+- Not found: the time, which is often the same on all ranks.
+- Not found: a load from a folder of its own.
 
 ## Known limits
 
@@ -167,8 +112,7 @@ def _pieces(path: Value) -> Iterator[Value]:
     yield path
     below: list[Value | None] = []
     if isinstance(path, Part):
-        operands = path.key if isinstance(path.key, tuple) else ()
-        below = [path.owner, *(one for one in operands if isinstance(one, Value))]
+        below = list(path.made_of)
     elif isinstance(path, Either):
         below = [one for _, one in path.options]
     elif isinstance(path, Logic):

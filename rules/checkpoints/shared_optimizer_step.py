@@ -39,78 +39,10 @@ are wrong, without an error.
 
 ## Forms
 
-Found: a file that the script itself has written.
-
-```python
-dist.init_process_group("gloo")
-old = FullyShardedDataParallel(nn.Linear(8, 8), device_id=torch.device("cpu"))
-optimizer = torch.optim.AdamW(old.parameters())
-old(torch.randn(4, 8)).sum().backward()
-optimizer.step()
-state = FullyShardedDataParallel.optim_state_dict(old, optimizer)
-if dist.get_rank() == 0:
-    torch.save({"optim": state}, "last.pt")
-dist.barrier()
-model = nn.Linear(8, 8)
-fully_shard(model)
-optimizer = torch.optim.AdamW(model.parameters())
-state = torch.load("last.pt", mmap=True)
-whole = StateDictOptions(full_state_dict=True)
-set_optimizer_state_dict(model, optimizer, state["optim"], options=whole)
-```
-
-Found: helper functions that export and restore.
-
-```python
-def export(old, optimizer):
-    return FullyShardedDataParallel.full_optim_state_dict(old, optimizer)
-
-
-def restore(model, optimizer, state):
-    options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
-    set_optimizer_state_dict(model, optimizer, optim_state_dict=state, options=options)
-
-
-dist.init_process_group("gloo")
-old = FullyShardedDataParallel(nn.Linear(8, 8), device_id=torch.device("cpu"))
-optimizer = torch.optim.Adam(old.parameters())
-old(torch.randn(4, 8)).sum().backward()
-optimizer.step()
-state = export(old, optimizer)
-model = nn.Linear(8, 8)
-fully_shard(model)
-restore(model, torch.optim.Adam(model.parameters()), state)
-```
-
-Not found: a file of another program.
-
-```python
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-optimizer = torch.optim.AdamW(model.parameters())
-state = torch.load("optimizer_of_fsdp1.pt", mmap=True)
-whole = StateDictOptions(full_state_dict=True)
-set_optimizer_state_dict(model, optimizer, state, options=whole)
-```
-
-Not found: states that go into another dictionary under other names.
-
-```python
-dist.init_process_group("gloo")
-old = FullyShardedDataParallel(nn.Linear(8, 8), device_id=torch.device("cpu"))
-optimizer = torch.optim.AdamW(old.parameters())
-old(torch.randn(4, 8)).sum().backward()
-optimizer.step()
-state = FullyShardedDataParallel.optim_state_dict(old, optimizer)
-renamed = {name.removeprefix("net."): values for name, values in state["state"].items()}
-model = nn.Linear(8, 8)
-fully_shard(model)
-optimizer = torch.optim.AdamW(model.parameters())
-state = {"state": renamed, "param_groups": state["param_groups"]}
-whole = StateDictOptions(full_state_dict=True)
-set_optimizer_state_dict(model, optimizer, state, options=whole)
-```
+- Found: a file that the script itself has written.
+- Found: helper functions that export and restore.
+- Not found: a file of another program.
+- Not found: states that go into another dictionary under other names.
 
 ## Fix safety
 
@@ -142,11 +74,12 @@ from fsdp2lint.api import (
     Restored,
     StateDict,
     Trace,
-    Wrapped,
     Wrapping,
+    argument,
     name_for,
     options,
     rule,
+    wrappers_around,
 )
 
 from .._common.fixes import call_of, path_text, stands_alone
@@ -186,7 +119,8 @@ def _flat(trace: Trace, state: StateDict) -> Wrapping | None:
         return None
     models = [over.of for over in state.of.over]
     for wrapping in trace.of(Wrapping):
-        if wrapping.by != "fsdp1" or not any(_is(wrapping, model) for model in models):
+        around = (one for model in models for one in wrappers_around(model))
+        if wrapping.by != "fsdp1" or all(one is not wrapping.result for one in around):
             continue
         kept = wrapping.options.get("use_orig_params")
         unknown = any(c.open for c in trace.calls(_FSDP1) if c.at.node is wrapping.at.node)
@@ -194,14 +128,6 @@ def _flat(trace: Trace, state: StateDict) -> Wrapping | None:
             return wrapping
         return wrapping if isinstance(kept, Literal) and kept.value is False else None
     return None
-
-
-def _is(wrapping: Wrapping, model: object) -> bool:
-    while isinstance(model, Wrapped):
-        if model is wrapping.result:
-            return True
-        model = model.of
-    return False
 
 
 def _copied(trace: Trace, restored: Restored) -> bool:
@@ -231,10 +157,5 @@ def _cloned(restored: Restored) -> Fix | None:
 
 def _state(call: cst.Call, via: str) -> cst.BaseExpression | None:
     """The state that a setter is given."""
-    for index, argument in enumerate(call.args):
-        named = argument.keyword.value if argument.keyword else ""
-        if named == "optim_state_dict":
-            return argument.value
-        if not named and index == 2 and via == _SETTERS[0]:
-            return argument.value
-    return None
+    given = argument(call, 2 if via == _SETTERS[0] else -1, "optim_state_dict")
+    return None if given is None else given.value

@@ -35,55 +35,10 @@ unexpected: nothing is loaded and nothing is reported. Training goes on from the
 
 ## Forms
 
-Found: a file that the script itself has written.
-
-```python
-dist.init_process_group("gloo")
-warm = DistributedDataParallel(nn.Linear(8, 8))
-if dist.get_rank() == 0:
-    torch.save({"model": warm.state_dict()}, "warm.pt")
-dist.barrier()
-model = nn.Linear(8, 8)
-model.load_state_dict(torch.load("warm.pt")["model"], strict=False)
-fully_shard(model)
-```
-
-Found: weights without a prefix for a compiled model, through a helper function.
-
-```python
-from torch.distributed.checkpoint.state_dict import get_model_state_dict
-
-
-def restore(model, weights, strict):
-    model.load_state_dict(weights, strict=strict)
-
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-compiled = torch.compile(model)
-restore(compiled, get_model_state_dict(model), False)
-```
-
-Not found: a file of another program.
-
-```python
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-model.load_state_dict(torch.load("of_ddp.pt")["model"], strict=False)
-fully_shard(model)
-```
-
-Not found: names that the script itself changes.
-
-```python
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-weights = {f"model.{name}": value for name, value in nn.Linear(8, 8).state_dict().items()}
-options = StateDictOptions(full_state_dict=True, strict=False)
-set_model_state_dict(model, weights, options=options)
-```
+- Found: a file that the script itself has written.
+- Found: weights without a prefix for a compiled model, through a helper function.
+- Not found: a file of another program.
+- Not found: names that the script itself changes.
 
 ## Known limits
 

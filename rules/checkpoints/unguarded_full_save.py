@@ -31,52 +31,9 @@ an empty checkpoint.
 
 ## Forms
 
-Found: a trainer that saves behind a switch of the program.
-
-```python
-import argparse
-
-
-class Trainer:
-    def __init__(self, model):
-        self.model = model
-
-    def save(self, path):
-        options = StateDictOptions(full_state_dict=True, cpu_offload=True)
-        state = get_model_state_dict(self.model, options=options)
-        if args.export:
-            torch.save({"model": state}, path)
-
-
-parser = argparse.ArgumentParser()
-parser.add_argument("--export", action="store_true")
-args = parser.parse_args()
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-Trainer(model).save("model.pt")
-```
-
-Found: an open file.
-
-```python
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-state = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True))
-with open("model.pt", "wb") as file:
-    torch.save(state, file)
-```
-
-Not found: weights that are gathered one by one.
-
-```python
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-state = {name: shard.full_tensor() for name, shard in model.state_dict().items()}
-torch.save(state, "model.pt")
-```
+- Found: a trainer that saves behind a switch of the program.
+- Found: an open file.
+- Not found: weights that are gathered one by one.
 
 ## Fix safety
 

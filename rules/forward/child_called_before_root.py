@@ -31,66 +31,9 @@ own.
 
 ## Forms
 
-Found: a trainer that tries the encoder first.
-
-```python
-class Model(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.encoder = nn.Linear(8, 8)
-        self.head = nn.Linear(8, 8)
-
-    def forward(self, x):
-        return self.head(self.encoder(x))
-
-
-class Trainer:
-    def __init__(self, model):
-        self.model = model
-        fully_shard(model.encoder)
-        fully_shard(model)
-
-    def warm_up(self):
-        with torch.no_grad():
-            return self.model.encoder(torch.randn(4, 8))
-
-    def step(self):
-        self.model(torch.randn(4, 8)).sum().backward()
-
-
-dist.init_process_group("gloo")
-trainer = Trainer(Model())
-trainer.warm_up()
-trainer.step()
-```
-
-Found: a loop over the blocks, through activation checkpointing.
-
-```python
-from torch.utils.checkpoint import checkpoint
-
-dist.init_process_group("gloo")
-model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
-for block in model:
-    fully_shard(block)
-fully_shard(model)
-x = torch.randn(4, 8)
-for block in model:
-    x = checkpoint(block, x, use_reentrant=False)
-model(torch.randn(4, 8)).sum().backward()
-```
-
-Not found: a part that was sharded and has computed before the model around it was sharded.
-
-```python
-dist.init_process_group("gloo")
-inner = nn.Linear(8, 8)
-fully_shard(inner)
-inner(torch.randn(4, 8))
-model = nn.Sequential(inner, nn.Linear(8, 8))
-fully_shard(model)
-model(torch.randn(4, 8)).sum().backward()
-```
+- Found: a trainer that tries the encoder first.
+- Found: a loop over the blocks, through activation checkpointing.
+- Not found: a part that was sharded and has computed before the model around it was sharded.
 
 ## Known limits
 
@@ -134,7 +77,7 @@ def check(trace: Trace) -> Iterator[Finding]:
             message=f"`{part.words()}` is sharded and computes before `{root.module.words()}`, the root around "
             f"it: it takes itself for the root, and `{root.module.words()}` raises RuntimeError then",
             because=(
-                (root.event, f"`{root.module.words()}` is sharded here"),
+                root.reason,
                 (later, "the root computes here, later"),
             ),
         )

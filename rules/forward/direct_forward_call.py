@@ -28,51 +28,10 @@ computes with `DTensor` shards: "got mixed torch.Tensor and DTensor". Under FSDP
 
 ## Forms
 
-Found: a block that is sharded by itself, through an attribute.
-
-```python
-class Trainer:
-    def __init__(self):
-        self.net = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
-        fully_shard(self.net)
-
-    def loss(self, x):
-        return self.net.forward(x).sum()
-
-
-dist.init_process_group("gloo")
-Trainer().loss(torch.randn(4, 8)).backward()
-```
-
-Found: `forward` handed to a function that calls it.
-
-```python
-from torch.utils.checkpoint import checkpoint
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-checkpoint(model.forward, torch.randn(4, 8), use_reentrant=False).sum().backward()
-```
-
-Found: `forward` compiled in place of the module.
-
-```python
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-compute = torch.compile(model.forward)
-compute(torch.randn(4, 8)).sum().backward()
-```
-
-Not found: the function of the class, to which the module is handed.
-
-```python
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-nn.Linear.forward(model, torch.randn(4, 8)).sum().backward()
-```
+- Found: a block that is sharded by itself, through an attribute.
+- Found: `forward` handed to a function that calls it.
+- Found: `forward` compiled in place of the module.
+- Not found: the function of the class, to which the module is handed.
 
 ## Fix safety
 
@@ -131,7 +90,7 @@ def check(trace: Trace) -> Iterator[Finding]:
             at=forward,
             message=f"`{said}.forward(…)` runs without the hooks of `fully_shard`: it computes with "
             f"sharded parameters; call `{said}(…)`",
-            because=((shard.event, f"`{shard.module.words()}` is sharded here"),),
+            because=(shard.reason,),
             fix=_call(forward),
         )
 

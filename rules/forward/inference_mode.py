@@ -32,62 +32,9 @@ the root's own group stays gathered until the backward, so a root alone raises i
 
 ## Forms
 
-Found: an evaluation before the training, by a decorator.
-
-```python
-class Trainer:
-    def __init__(self, model):
-        self.model = model
-
-    @torch.inference_mode()
-    def evaluate(self):
-        return self.model(torch.randn(4, 8)).sum()
-
-    def train(self):
-        self.evaluate()
-        for step in range(3):
-            self.model(torch.randn(4, 8)).sum().backward()
-
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-Trainer(model).train()
-```
-
-Found: a mode that is chosen, by its name in torch.autograd.
-
-```python
-import contextlib
-
-from torch.autograd import inference_mode
-
-
-def run(model, train):
-    with contextlib.nullcontext() if train else inference_mode():
-        return model(torch.randn(4, 8))
-
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-run(model, False)
-run(model, True).sum().backward()
-```
-
-Not found: a mode that is entered through an `ExitStack`.
-
-```python
-import contextlib
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-with contextlib.ExitStack() as stack:
-    stack.enter_context(torch.inference_mode())
-    model(torch.randn(4, 8))
-model(torch.randn(4, 8)).sum().backward()
-```
+- Found: an evaluation before the training, by a decorator.
+- Found: a mode that is chosen, by its name in torch.autograd.
+- Not found: a mode that is entered through an `ExitStack`.
 
 ## Fix safety
 
@@ -113,8 +60,6 @@ import libcst as cst
 
 from fsdp2lint.api import (
     Backward,
-    Event,
-    External,
     Finding,
     Fix,
     Forward,
@@ -128,7 +73,8 @@ from fsdp2lint.api import (
     rule,
 )
 
-from .._common.shared import class_name, sharded
+from .._common.evaluation import keeps_no_gradients, modes_around
+from .._common.shared import sharded
 from ._common.computed import computed_before
 
 _MODE = "torch.inference_mode"
@@ -138,7 +84,7 @@ _MODE = "torch.inference_mode"
 def check(trace: Trace) -> Iterator[Finding]:
     """First forwards that spoil the buffers for training."""
     for forward in trace.of(Forward):
-        modes = _modes(forward)
+        modes = modes_around(forward, _MODE)
         if (
             forward.how not in ("call", "generate")
             or not modes
@@ -149,25 +95,15 @@ def check(trace: Trace) -> Iterator[Finding]:
         if found is None:
             continue
         shard, module = found
-        if computed_before(trace, forward, module) or not _trained_after(trace, forward, module):
+        if computed_before(trace, forward, module) or not _trained_after(trace, forward):
             continue
         yield Finding(
             at=forward,
             message=f"`{module.words()}` computes for the first time in inference mode: its buffers become "
             "inference tensors and training raises RuntimeError; use `torch.no_grad`",
-            because=((shard.event, f"`{shard.module.words()}` is sharded here"),),
+            because=(shard.reason,),
             fix=_no_grad(modes[-1]),
         )
-
-
-def _modes(event: Event) -> list[Value]:
-    """The inference modes around an event: contexts and decorators."""
-    decorators = [d for f in event.moment.inside for d in f.decorators]
-    return [
-        m
-        for m in (*decorators, *event.within)
-        if class_name(m) == _MODE or (isinstance(m, External) and m.name == _MODE)
-    ]
 
 
 def _is_on(mode: Value) -> bool:
@@ -176,24 +112,13 @@ def _is_on(mode: Value) -> bool:
     return all(isinstance(v, Part) or (isinstance(v, Literal) and v.value is True) for v in given)
 
 
-def _trained_after(trace: Trace, forward: Forward, module: Value) -> bool:
+def _trained_after(trace: Trace, forward: Forward) -> bool:
     """Whether the module computes outside of inference mode later, and a backward follows."""
     return any(
         later.module is forward.module
-        and not _modes(later)
-        and not _keeps_no_gradients(later)
+        and not keeps_no_gradients(later)
         and next(trace.after(later, Backward), None) is not None
         for later in trace.after(forward, Forward)
-    )
-
-
-def _keeps_no_gradients(event: Event) -> bool:
-    """Whether ``torch.no_grad`` is around an event."""
-    around = [*event.within, *(d for f in event.moment.inside for d in f.decorators)]
-    return any(
-        class_name(one) == "torch.no_grad"
-        or (isinstance(one, External) and one.name == "torch.no_grad")
-        for one in around
     )
 
 

@@ -42,96 +42,10 @@ reduced and nothing trains, silently. Torch 2.13 warns when a module returns a v
 
 ## Forms
 
-Found: a residual in the forward of the model around two blocks.
-
-```python
-class Block(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(8, 8)
-
-    def forward(self, x):
-        return self.layer(x).transpose(0, 1)
-
-
-class Model(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.first, self.second = Block(), Block()
-
-    def forward(self, x):
-        h = self.first(x)
-        h += 1.0
-        h = self.second(h.transpose(0, 1))
-        h += 1.0
-        return h
-
-
-dist.init_process_group("gloo")
-model = Model()
-for block in (model.first, model.second):
-    fully_shard(block)
-fully_shard(model)
-model(torch.randn(4, 8)).sum().backward()
-```
-
-Found: functions instead of methods.
-
-```python
-class Model(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.head = nn.Linear(8, 8)
-
-    def forward(self, x):
-        return torch.transpose(self.head(x), 0, 1)
-
-
-dist.init_process_group("gloo")
-model = Model()
-fully_shard(model)
-nn.functional.relu(model(torch.randn(4, 8)), inplace=True).sum().backward()
-```
-
-Not found: elements that are set.
-
-```python
-class Model(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.head = nn.Linear(8, 8)
-
-    def forward(self, x):
-        return self.head(x).transpose(0, 1)
-
-
-dist.init_process_group("gloo")
-model = Model()
-fully_shard(model)
-scores = model(torch.randn(4, 8))
-scores[:, 0] = 0.0
-scores.sum().backward()
-```
-
-Not found: a view inside a dictionary.
-
-```python
-class Model(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.head = nn.Linear(8, 8)
-
-    def forward(self, x):
-        return {"scores": self.head(x).transpose(0, 1)}
-
-
-dist.init_process_group("gloo")
-model = Model()
-fully_shard(model)
-scores = model(torch.randn(4, 8))["scores"]
-scores.mul_(0.5)
-scores.sum().backward()
-```
+- Found: a residual in the forward of the model around two blocks.
+- Found: functions instead of methods.
+- Not found: elements that are set.
+- Not found: a view inside a dictionary.
 
 ## Fix safety
 
@@ -211,7 +125,7 @@ def check(trace: Trace) -> Iterator[Finding]:
 def _is_view(value: Value) -> bool:
     if not isinstance(value, Part):
         return False
-    return value.key in _TURNED or (isinstance(value.key, tuple) and value.key[0] in _VIEWS)
+    return value.key in _TURNED or (value.operation in _VIEWS)
 
 
 def _changes(trace: Trace) -> Iterator[tuple[Event, Value]]:

@@ -33,68 +33,11 @@ parameter (`torch.randn_like(p)`).
 
 ## Forms
 
-Found: a class that keeps a plain twin.
-
-```python
-class Average:
-    def __init__(self, model):
-        self.twin = nn.Linear(8, 8)
-        self.model = model
-
-    @torch.no_grad()
-    def update(self):
-        for kept, new in zip(self.twin.parameters(), self.model.parameters()):
-            kept.lerp_(new, 0.1)
-
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-Average(model).update()
-```
-
-Found: noise, and a mask.
-
-```python
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-mask = torch.ones(8, 8)
-with torch.no_grad():
-    for p in model.parameters():
-        p.add_(torch.randn(p.shape), alpha=0.01)
-    model.weight.mul_(mask)
-```
-
-Found: a penalty for the distance to weights that were copied before the sharding.
-
-```python
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-old = [p.detach().clone() for p in model.parameters()]
-fully_shard(model)
-penalty = sum(((p - o) ** 2).sum() for p, o in zip(model.parameters(), old))
-```
-
-Not found: tensors of a file.
-
-```python
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-importance = torch.load("importance.pt")
-penalty = sum((importance[name] * p.pow(2)).sum() for name, p in model.named_parameters())
-```
-
-Not found: functions over lists of tensors.
-
-```python
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-twin = nn.Linear(8, 8)
-torch._foreach_lerp_(list(twin.parameters()), list(model.parameters()), 0.1)
-```
+- Found: a class that keeps a plain twin.
+- Found: noise, and a mask.
+- Found: a penalty for the distance to weights that were copied before the sharding.
+- Not found: tensors of a file.
+- Not found: functions over lists of tensors.
 
 ## Known limits
 
@@ -112,9 +55,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fsdp2lint.api import Event, Finding, Operated, Trace, Value, rule
+from fsdp2lint.api import Finding, Trace, rule
 
-from .._common.tensors import asks_for_kind, mixed, operands
+from .._common.tensors import asks_for_kind, computations, mixed
 
 _METHODS = tuple(
     f".{name}"
@@ -131,7 +74,7 @@ _OPERATORS = ("+", "-", "*", "/", ">", "<")
 @rule(code="FSDP245", group="correctness")
 def check(trace: Trace) -> Iterator[Finding]:
     """Operations on what does not go together."""
-    for event, values in _operations(trace):
+    for event, values in computations(trace, (*_METHODS, *_FUNCTIONS), _OPERATORS):
         found = None if asks_for_kind(event) else mixed(trace, event, values)
         if found is None:
             continue
@@ -139,13 +82,5 @@ def check(trace: Trace) -> Iterator[Finding]:
             at=event,
             message=f"`{found.sharded.words()}` is a DTensor and `{found.plain.words()}` a plain tensor: one "
             "operation on both raises RuntimeError",
-            because=((found.shard.event, f"`{found.shard.module.words()}` is sharded here"),),
+            because=(found.shard.reason,),
         )
-
-
-def _operations(trace: Trace) -> Iterator[tuple[Event, list[Value]]]:
-    for called in trace.calls(*_METHODS, *_FUNCTIONS):
-        yield called, list(operands(called))
-    for operated in trace.of(Operated):
-        if operated.symbol in _OPERATORS:
-            yield operated, [operated.left, operated.right]

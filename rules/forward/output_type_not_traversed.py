@@ -8,8 +8,8 @@ project, in a script that trains.
 ## Why is this bad
 
 FSDP hangs the hooks that prepare the backward on the tensors that come out of a forward. It looks for them in
-tuples, lists, dictionaries, named tuples and dataclasses; an object of another class is passed on as it is. In
-an inner module the parameters are then not gathered again for the backward: "setStorage … out of bounds for
+tuples, lists, dictionaries, named tuples and dataclasses; an object of another class is passed on as it is. (Older
+releases flatten outputs as pytrees: they look into dataclasses that are registered as such only.) In an inner module the parameters are then not gathered again for the backward: "setStorage … out of bounds for
 storage of size 0". At the root the whole backward runs outside of FSDP: no gradient is reduced, the optimizer
 finds none, and nothing trains, without any error.
 
@@ -48,107 +48,10 @@ finds none, and nothing trains, without any error.
 
 ## Forms
 
-Found: blocks whose output the model takes apart.
-
-```python
-class Output:
-    def __init__(self, hidden):
-        self.hidden = hidden
-
-
-class Block(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(8, 8)
-
-    def forward(self, x):
-        return Output(self.layer(x))
-
-
-class Model(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.first, self.second = Block(), Block()
-
-    def forward(self, x):
-        return self.second(self.first(x).hidden).hidden
-
-
-dist.init_process_group("gloo")
-model = Model()
-for block in (model.first, model.second):
-    fully_shard(block)
-fully_shard(model)
-model(torch.randn(4, 8)).sum().backward()
-```
-
-Found: a helper function that makes the object.
-
-```python
-class Output:
-    def __init__(self, logits):
-        self.logits = logits
-
-
-def pack(logits):
-    return Output(logits)
-
-
-class Model(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.head = nn.Linear(8, 8)
-
-    def forward(self, x):
-        return pack(self.head(x))
-
-
-dist.init_process_group("gloo")
-model = fully_shard(Model())
-model(torch.randn(4, 8)).logits.sum().backward()
-```
-
-Not found: an object inside a tuple.
-
-```python
-class Output:
-    def __init__(self, logits):
-        self.logits = logits
-
-
-class Model(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.head = nn.Linear(8, 8)
-
-    def forward(self, x):
-        return Output(self.head(x)), None
-
-
-dist.init_process_group("gloo")
-model = fully_shard(Model())
-model(torch.randn(4, 8))[0].logits.sum().backward()
-```
-
-Not found: an object of the standard library.
-
-```python
-from types import SimpleNamespace
-
-
-class Model(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.head = nn.Linear(8, 8)
-
-    def forward(self, x):
-        return SimpleNamespace(logits=self.head(x))
-
-
-dist.init_process_group("gloo")
-model = fully_shard(Model())
-model(torch.randn(4, 8)).logits.sum().backward()
-```
+- Found: blocks whose output the model takes apart.
+- Found: a helper function that makes the object.
+- Not found: an object inside a tuple.
+- Not found: an object of the standard library.
 
 ## Known limits
 

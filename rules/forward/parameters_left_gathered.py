@@ -43,75 +43,10 @@ checkpoint has the old values. An average of weights that is evaluated now and t
 
 ## Forms
 
-Found: an average in a class, evaluated by a helper function now and then.
-
-```python
-class Average:
-    def __init__(self, model):
-        self.shadow = copy.deepcopy(model)
-        fully_shard(self.shadow)
-
-    @torch.no_grad()
-    def update(self, model):
-        for kept, new in zip(self.shadow.parameters(), model.parameters()):
-            kept.mul_(0.9).add_(new, alpha=0.1)
-
-
-@torch.no_grad()
-def evaluate(model):
-    return model(torch.ones(1, 8)).mean().item()
-
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-average = Average(model)
-fully_shard(model)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-for step in range(4):
-    model(torch.randn(4, 8)).square().mean().backward()
-    optimizer.step()
-    optimizer.zero_grad()
-    average.update(model)
-    if step % 2 == 0:
-        print(evaluate(average.shadow))
-```
-
-Found: weights that are scaled after the model has been evaluated.
-
-```python
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-with torch.no_grad():
-    print(model(torch.ones(1, 8)).mean())
-    for p in model.parameters():
-        p.mul_(0.5)
-```
-
-Not found: a root that frees its parameters after the forward.
-
-```python
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model, reshard_after_forward=True)
-with torch.no_grad():
-    print(model(torch.ones(1, 8)).mean())
-    for p in model.parameters():
-        p.mul_(0.5)
-```
-
-Not found: a state dict between the two, which frees them as well.
-
-```python
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-with torch.no_grad():
-    print(model(torch.ones(1, 8)).mean())
-    state = model.state_dict()
-    for p in model.parameters():
-        p.mul_(0.5)
-```
+- Found: an average in a class, evaluated by a helper function now and then.
+- Found: weights that are scaled after the model has been evaluated.
+- Not found: a root that frees its parameters after the forward.
+- Not found: a state dict between the two, which frees them as well.
 
 ## Fix safety
 
@@ -233,20 +168,31 @@ def _left_gathered(
             or not one.guards.clauses - forward.guards.clauses - one.guards.survived
         ]
         if has_group_of_its_own(trace, shard) and _is_left(
-            trace, forward, taken, freeing, certain=certain
+            trace, forward, taken, shard, freeing, certain=certain
         ):
             return forward, shard
     return None
 
 
 def _is_left(
-    trace: Trace, forward: Forward, taken: int, freeing: Sequence[Event], *, certain: bool
+    trace: Trace,
+    forward: Forward,
+    taken: int,
+    shard: Shard,
+    freeing: Sequence[Event],
+    *,
+    certain: bool,
 ) -> bool:
-    """Whether parameters stay gathered from a forward until they are taken, perhaps a round later."""
+    """Whether parameters stay gathered from a forward until they are taken, perhaps a round later.
+
+    A round that shards has a model of its own.
+    """
     if forward.order < taken:
         return not any(forward.order < one.order < taken for one in freeing)
     loop = _repeated(trace, forward, taken, certain=certain)
-    return loop is not None and not any(
+    if loop is None or loop in loops_around(shard.event):
+        return False
+    return not any(
         (one.order < taken or one.order > forward.order) and loop in loops_around(one)
         for one in freeing
     )
@@ -284,9 +230,8 @@ def _repeated(trace: Trace, forward: Forward, taken: int, *, certain: bool) -> L
 
     None if it has to be ``certain`` and the forward may come in the last round alone.
     """
-    around = {
-        loop for one in trace.calls(*_TAKING) if one.order <= taken for loop in loops_around(one)
-    }
+    taking = [one for one in trace.calls(*_TAKING) if one.order <= taken]
+    around = loops_around(taking[-1]) if taking else ()
     for loop in loops_around(forward):
         if loop in around and not leaves_after(forward, loop):
             if not certain or _comes_again(forward, loop):

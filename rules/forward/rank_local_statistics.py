@@ -32,77 +32,10 @@ Or, on GPUs, `nn.SyncBatchNorm.convert_sync_batchnorm(model)` before `fully_shar
 
 ## Forms
 
-Found: a block of convolutions, under a trainer.
-
-```python
-class Block(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.conv, self.norm = nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8)
-
-    def forward(self, x):
-        return self.norm(self.conv(x)).relu()
-
-
-class Trainer:
-    def __init__(self):
-        self.model = nn.Sequential(Block(), nn.Conv2d(8, 8, 3))
-        for part in self.model:
-            fully_shard(part)
-        fully_shard(self.model)
-
-    def step(self):
-        self.model(torch.randn(2, 3, 8, 8)).sum().backward()
-
-
-dist.init_process_group("gloo")
-Trainer().step()
-```
-
-Found: a table of norms, and a class that is derived from one.
-
-```python
-class Norm(nn.BatchNorm1d):
-    pass
-
-
-NORMS = {"batch": Norm, "layer": nn.LayerNorm}
-dist.init_process_group("gloo")
-model = nn.Sequential(nn.Linear(8, 8), NORMS["batch"](8))
-fully_shard(model)
-model(torch.randn(4, 8)).sum().backward()
-```
-
-Not found: a model of a library.
-
-```python
-import torchvision
-
-dist.init_process_group("gloo")
-model = torchvision.models.resnet18()
-fully_shard(model)
-model(torch.randn(2, 3, 32, 32)).sum().backward()
-```
-
-Not found: a buffer of the project's own that follows the samples.
-
-```python
-class Center(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(8, 8)
-        self.register_buffer("mean", torch.zeros(8))
-
-    def forward(self, x):
-        self.mean.lerp_(x.mean(0), 0.1)
-        return self.layer(x - self.mean)
-
-
-dist.init_process_group("gloo")
-model = Center()
-fully_shard(model)
-model(torch.randn(4, 8)).sum().backward()
-```
+- Found: a block of convolutions, under a trainer.
+- Found: a table of norms, and a class that is derived from one.
+- Not found: a model of a library.
+- Not found: a buffer of the project's own that follows the samples.
 
 ## Known limits
 

@@ -32,76 +32,10 @@ forward uses the weight, or register the method.
 
 ## Forms
 
-Found: a head that is tied to the embedding by hand.
-
-```python
-class Model(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.embed = nn.Embedding(16, 8)
-        self.body = nn.Linear(8, 8)
-
-    def forward(self, ids):
-        hidden = self.body(self.embed(ids))
-        return hidden @ self.embed.weight.t()
-
-
-dist.init_process_group("gloo")
-model = Model()
-fully_shard(model.embed)
-fully_shard(model)
-model(torch.tensor([1, 2])).sum().backward()
-```
-
-Found: a loss that is given the head.
-
-```python
-def loss(hidden, head):
-    logits = torch.einsum("bd,vd->bv", hidden, head.weight)
-    return F.cross_entropy(logits, torch.tensor([1, 2]))
-
-
-class Model(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.body = nn.Linear(8, 8)
-        self.head = nn.Linear(8, 8)
-
-    def forward(self, x):
-        return self.body(x)
-
-
-dist.init_process_group("gloo")
-model = Model()
-fully_shard(model.body)
-fully_shard(model.head)
-fully_shard(model)
-loss(model(torch.randn(2, 8)), model.head).backward()
-```
-
-Not found: a fused loss of a library.
-
-```python
-from liger_kernel.transformers import LigerFusedLinearCrossEntropyLoss
-
-dist.init_process_group("gloo")
-model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
-for layer in model:
-    fully_shard(layer)
-fully_shard(model)
-criterion = LigerFusedLinearCrossEntropyLoss()
-hidden = model[0](torch.randn(4, 8))
-criterion(model[1].weight, hidden, torch.tensor([1, 2, 3, 4])).backward()
-```
-
-Not found: rows that are looked up in the weight.
-
-```python
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-rows = model.weight[torch.tensor([1, 2])] + torch.randn(2, 8)
-```
+- Found: a head that is tied to the embedding by hand.
+- Found: a loss that is given the head.
+- Not found: a fused loss of a library.
+- Not found: rows that are looked up in the weight.
 
 ## Known limits
 
@@ -123,7 +57,6 @@ from fsdp2lint.api import (
     Event,
     Finding,
     Literal,
-    Operated,
     Part,
     Trace,
     Value,
@@ -132,7 +65,7 @@ from fsdp2lint.api import (
 )
 
 from .._common.shared import Shard
-from .._common.tensors import asks_for_kind, operands, shard_of, tensor_of
+from .._common.tensors import asks_for_kind, computations, shard_of, tensor_of
 
 _FUNCTIONS = (
     *(
@@ -149,7 +82,7 @@ _TURNED = (".t()", ".transpose()")
 @rule(code="FSDP233", group="correctness")
 def check(trace: Trace) -> Iterator[Finding]:
     """Weights outside of their group's forward."""
-    for event, values in _computations(trace):
+    for event, values in computations(trace, _FUNCTIONS, ("@",)):
         if asks_for_kind(event):
             continue
         weights = [(v, s) for v in values if (s := _weight(trace, event, v)) is not None]
@@ -161,23 +94,13 @@ def check(trace: Trace) -> Iterator[Finding]:
             at=event,
             message=f"`{weight.words()}` is computed with while the group of `{shard.module.words()}` is not "
             "gathered: it is a DTensor, the other side is not, RuntimeError",
-            because=((shard.event, f"`{shard.module.words()}` is sharded here"),),
+            because=(shard.reason,),
         )
-
-
-def _computations(trace: Trace) -> Iterator[tuple[Event, list[Value]]]:
-    for called in trace.calls(*_FUNCTIONS):
-        yield called, list(operands(called))
-    for operated in trace.of(Operated):
-        if operated.symbol == "@":
-            yield operated, [operated.left, operated.right]
 
 
 def _weight(trace: Trace, event: Event, value: Value) -> Shard | None:
     """The sharding of a weight, also of one that is turned."""
-    while isinstance(value, Part) and (
-        value.key in (".T", ".mT") or (isinstance(value.key, tuple) and value.key[0] in _TURNED)
-    ):
+    while isinstance(value, Part) and (value.key in (".T", ".mT") or (value.operation in _TURNED)):
         value = value.owner
     found = tensor_of(trace, value)
     if found is None or found.gradient:

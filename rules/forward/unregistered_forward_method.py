@@ -39,70 +39,9 @@ hooks around the method.
 
 ## Forms
 
-Found: a method of the model that computes the loss, called by a trainer.
-
-```python
-class Model(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.embed = nn.Embedding(16, 8)
-        self.head = nn.Linear(8, 16)
-
-    def hidden(self, ids):
-        return self.embed(ids)
-
-    def loss(self, ids):
-        return self.head(self.hidden(ids)).square().mean()
-
-
-class Trainer:
-    def __init__(self, model):
-        self.model = fully_shard(model)
-
-    def step(self, ids):
-        self.model.loss(ids).backward()
-
-
-dist.init_process_group("gloo")
-Trainer(Model()).step(torch.tensor([1, 2, 3]))
-```
-
-Found: a method that is looked up by its name.
-
-```python
-class Encoder(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(8, 8)
-
-    def encode(self, x):
-        return self.layer(x)
-
-
-dist.init_process_group("gloo")
-model = Encoder()
-fully_shard(model)
-methods = {"encode": getattr(model, "encode")}
-features = methods["encode"](torch.randn(4, 8))
-```
-
-Not found: a method that uses a weight without a layer (FSDP233 finds it).
-
-```python
-class Encoder(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.weight = nn.Parameter(torch.randn(8, 8))
-
-    def encode(self, x):
-        return x @ self.weight
-
-
-dist.init_process_group("gloo")
-model = Encoder()
-fully_shard(model)
-features = model.encode(torch.randn(4, 8))
-```
+- Found: a method of the model that computes the loss, called by a trainer.
+- Found: a method that is looked up by its name.
+- Not found: a method that uses a weight without a layer (FSDP233 finds it).
 
 ## Fix safety
 
@@ -161,7 +100,7 @@ def check(trace: Trace) -> Iterator[Finding]:
             message=f"`{said}(…)` runs `{used.module.words()}` with sharded parameters: only "
             f"`{module.words()}(…)` gathers them; register it with `register_fsdp_forward_method`",
             because=(
-                (shard.event, f"`{shard.module.words()}` is sharded here"),
+                shard.reason,
                 (used, f"`{used.module.words()}` computes here without the hooks"),
             ),
             fix=_register(trace, entered, shard, module),

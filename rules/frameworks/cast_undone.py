@@ -29,42 +29,9 @@ Who wants float32 weights loads them so; who wants weights in 16 bits turns mixe
 
 ## Forms
 
-Found: the dtype of a model of transformers.
-
-```python
-from transformers import AutoModelForCausalLM
-
-accelerator = Accelerator(
-    mixed_precision="bf16", fsdp_plugin=FullyShardedDataParallelPlugin(fsdp_version=2)
-)
-model = AutoModelForCausalLM.from_pretrained("gpt2", dtype=torch.bfloat16)
-optimizer = torch.optim.AdamW(model.parameters())
-model, optimizer = accelerator.prepare(model, optimizer)
-```
-
-Found: a helper function that casts.
-
-```python
-def load():
-    return nn.Linear(8, 8).to(torch.bfloat16)
-
-
-accelerator = Accelerator(
-    mixed_precision="bf16", fsdp_plugin=FullyShardedDataParallelPlugin(fsdp_version=2)
-)
-model = load()
-model, optimizer = accelerator.prepare(model, torch.optim.AdamW(model.parameters()))
-```
-
-Not found: a layer that is built in 16 bits.
-
-```python
-accelerator = Accelerator(
-    mixed_precision="bf16", fsdp_plugin=FullyShardedDataParallelPlugin(fsdp_version=2)
-)
-model = nn.Linear(8, 8, dtype=torch.bfloat16)
-model, optimizer = accelerator.prepare(model, torch.optim.AdamW(model.parameters()))
-```
+- Found: the dtype of a model of transformers.
+- Found: a helper function that casts.
+- Not found: a layer that is built in 16 bits.
 
 ## Known limits
 

@@ -30,49 +30,9 @@ an old file that is still there.
 
 ## Forms
 
-Found: a path that a helper function puts together.
-
-```python
-from pathlib import Path
-
-
-def weights(folder):
-    return torch.load(Path(folder) / "pytorch_model_fsdp.bin")
-
-
-accelerator = Accelerator(fsdp_plugin=FullyShardedDataParallelPlugin(fsdp_version=2))
-model = nn.Linear(8, 8)
-model, optimizer = accelerator.prepare(model, torch.optim.AdamW(model.parameters()))
-accelerator.save_state("checkpoint")
-weights("checkpoint")
-```
-
-Found: shards that are to be merged, where one file is written.
-
-```python
-from accelerate.utils import merge_fsdp_weights
-
-accelerator = Accelerator(
-    fsdp_plugin=FullyShardedDataParallelPlugin(fsdp_version=2, state_dict_type="FULL_STATE_DICT")
-)
-model = nn.Linear(8, 8)
-model, optimizer = accelerator.prepare(model, torch.optim.AdamW(model.parameters()))
-accelerator.save_state("checkpoint")
-merge_fsdp_weights("checkpoint/pytorch_model_fsdp_0", "merged")
-```
-
-Not found: files that are found by listing the folder.
-
-```python
-import glob
-
-accelerator = Accelerator(fsdp_plugin=FullyShardedDataParallelPlugin(fsdp_version=2))
-model = nn.Linear(8, 8)
-model, optimizer = accelerator.prepare(model, torch.optim.AdamW(model.parameters()))
-accelerator.save_state("checkpoint")
-for path in glob.glob("checkpoint/*.bin"):
-    torch.load(path)
-```
+- Found: a path that a helper function puts together.
+- Found: shards that are to be merged, where one file is written.
+- Not found: files that are found by listing the folder.
 
 ## Known limits
 

@@ -31,48 +31,10 @@ them there.
 
 ## Forms
 
-Found: the constructor of a trainer that prepares the two apart.
-
-```python
-class Trainer:
-    def __init__(self):
-        self.accelerator = Accelerator(fsdp_plugin=FullyShardedDataParallelPlugin(fsdp_version=2))
-        self.model = self.accelerator.prepare(nn.Linear(8, 8))
-        self.optimizer = self.accelerator.prepare(torch.optim.AdamW(self.model.parameters()))
-
-
-Trainer()
-```
-
-Found: two models.
-
-```python
-accelerator = Accelerator(fsdp_plugin=FullyShardedDataParallelPlugin(fsdp_version=2))
-student, teacher = nn.Linear(8, 8), nn.Linear(8, 8)
-optimizer = torch.optim.AdamW(student.parameters())
-student, teacher, optimizer = accelerator.prepare(student, teacher, optimizer)
-```
-
-Not found: `prepare_model`, which takes the model alone.
-
-```python
-accelerator = Accelerator(fsdp_plugin=FullyShardedDataParallelPlugin(fsdp_version=2))
-model = accelerator.prepare_model(nn.Linear(8, 8))
-optimizer = torch.optim.AdamW(model.parameters())
-```
-
-Not found: a version that an option gives.
-
-```python
-import argparse
-
-parser = argparse.ArgumentParser()
-parser.add_argument("--version", type=int, default=2)
-args = parser.parse_args()
-accelerator = Accelerator(fsdp_plugin=FullyShardedDataParallelPlugin(fsdp_version=args.version))
-model = accelerator.prepare(nn.Linear(8, 8))
-optimizer = accelerator.prepare(torch.optim.AdamW(model.parameters()))
-```
+- Found: the constructor of a trainer that prepares the two apart.
+- Found: two models.
+- Not found: `prepare_model`, which takes the model alone.
+- Not found: a version that an option gives.
 
 ## Known limits
 

@@ -27,34 +27,9 @@ The first line is what the settings of the launch say.
 
 ## Forms
 
-Found: a precision that is not the launch's.
-
-```python
-# launched: fsdp_version 2, mixed_precision fp16
-accelerator = Accelerator(mixed_precision="bf16")
-```
-
-Found: a plugin that a helper function makes.
-
-```python
-# launched: fsdp_version 2, state_dict_type SHARDED_STATE_DICT
-def plugin():
-    return FullyShardedDataParallelPlugin(fsdp_version=2, state_dict_type="FULL_STATE_DICT")
-
-
-accelerator = Accelerator(fsdp_plugin=plugin())
-```
-
-Not found: arguments that are read from another file.
-
-```python
-# launched: fsdp_version 2
-import yaml
-
-accelerator = Accelerator(
-    fsdp_plugin=FullyShardedDataParallelPlugin(**yaml.safe_load(open("fsdp.yaml")))
-)
-```
+- Found: a precision that is not the launch's.
+- Found: a plugin that a helper function makes.
+- Not found: arguments that are read from another file.
 
 ## Known limits
 

@@ -37,45 +37,9 @@ nothing is raised.
 
 ## Forms
 
-Found: Fabric, under a name that the script gives it.
-
-```python
-from lightning.fabric import Fabric
-from lightning.fabric.strategies import ModelParallelStrategy as Strategy
-
-
-def parallelize(model, mesh):
-    fully_shard(model, mesh=mesh["data_parallel"])
-    return model
-
-
-fabric = Fabric(strategy=Strategy(parallelize), devices=8)
-```
-
-Found: sizes that are written as their default.
-
-```python
-class Model(pl.LightningModule):
-    def configure_model(self):
-        fully_shard(self, mesh=self.device_mesh["data_parallel"])
-
-
-trainer = pl.Trainer(
-    strategy=ModelParallelStrategy(data_parallel_size="auto", tensor_parallel_size="auto"),
-    devices=8,
-)
-```
-
-Not found: a strategy that Hydra builds.
-
-```python
-import hydra
-
-strategy = hydra.utils.instantiate(
-    {"_target_": "lightning.pytorch.strategies.ModelParallelStrategy"}
-)
-trainer = pl.Trainer(strategy=strategy, devices=8)
-```
+- Found: Fabric, under a name that the script gives it.
+- Found: sizes that are written as their default.
+- Not found: a strategy that Hydra builds.
 
 ## Known limits
 

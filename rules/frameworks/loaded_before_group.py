@@ -30,56 +30,10 @@ The first line is what the settings of the launch say.
 
 ## Forms
 
-Found: a helper function that loads.
-
-```python
-# launched: fsdp_version 2, efficient_loading true
-def load():
-    return AutoModelForCausalLM.from_pretrained("gpt2")
-
-
-def main():
-    model = load()
-    accelerator = Accelerator()
-    model, optimizer = accelerator.prepare(model, torch.optim.AdamW(model.parameters()))
-
-
-main()
-```
-
-Found: the arguments of a Trainer, behind the model.
-
-```python
-# launched: fsdp_version 2, efficient_loading true
-from transformers import Trainer, TrainingArguments
-
-model = AutoModelForCausalLM.from_pretrained("gpt2")
-trainer = Trainer(model=model, args=TrainingArguments("out"))
-trainer.train()
-```
-
-Not found: arguments that are parsed.
-
-```python
-# launched: fsdp_version 2, efficient_loading true
-from transformers import HfArgumentParser, Trainer, TrainingArguments
-
-model = AutoModelForCausalLM.from_pretrained("gpt2")
-(args,) = HfArgumentParser(TrainingArguments).parse_args_into_dataclasses()
-trainer = Trainer(model=model, args=args)
-trainer.train()
-```
-
-Not found: a pipeline that loads its model.
-
-```python
-# launched: fsdp_version 2, efficient_loading true
-from transformers import pipeline
-
-model = pipeline("text-generation", "gpt2").model
-accelerator = Accelerator()
-model, optimizer = accelerator.prepare(model, torch.optim.AdamW(model.parameters()))
-```
+- Found: a helper function that loads.
+- Found: the arguments of a Trainer, behind the model.
+- Not found: arguments that are parsed.
+- Not found: a pipeline that loads its model.
 
 ## Known limits
 

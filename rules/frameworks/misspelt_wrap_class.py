@@ -24,74 +24,11 @@ rank, after the job has waited for its machines and the model is loaded.
 
 ## Forms
 
-Found: one of two classes.
-
-```yaml
-distributed_type: FSDP
-fsdp_config:
-  fsdp_version: 2
-  fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP
-  fsdp_transformer_layer_cls_to_wrap: LlamaDecoderLayer,qwen2DecoderLayer
-```
-
-Found: a plugin in a script.
-
-```python
-from accelerate import Accelerator, FullyShardedDataParallelPlugin
-
-plugin = FullyShardedDataParallelPlugin(
-    fsdp_version=2,
-    auto_wrap_policy="transformer_based_wrap",
-    transformer_cls_names_to_wrap=["LlamaDecodeLayer"],
-)
-accelerator = Accelerator(fsdp_plugin=plugin)
-```
-
-Found: the layer of another model.
-
-```python
-import torch
-from accelerate import Accelerator, FullyShardedDataParallelPlugin
-from transformers import Qwen2ForCausalLM
-
-plugin = FullyShardedDataParallelPlugin(
-    fsdp_version=2,
-    auto_wrap_policy="transformer_based_wrap",
-    transformer_cls_names_to_wrap=["LlamaDecoderLayer"],
-)
-accelerator = Accelerator(fsdp_plugin=plugin)
-model = Qwen2ForCausalLM.from_pretrained("model")
-optimizer = torch.optim.AdamW(model.parameters())
-model, optimizer = accelerator.prepare(model, optimizer)
-```
-
-Not found: a model that is chosen by its name.
-
-```python
-import torch
-from accelerate import Accelerator, FullyShardedDataParallelPlugin
-from transformers import AutoModelForCausalLM
-
-plugin = FullyShardedDataParallelPlugin(
-    fsdp_version=2,
-    auto_wrap_policy="transformer_based_wrap",
-    transformer_cls_names_to_wrap=["LlamaDecoderLayer"],
-)
-accelerator = Accelerator(fsdp_plugin=plugin)
-model = AutoModelForCausalLM.from_pretrained("model")
-optimizer = torch.optim.AdamW(model.parameters())
-model, optimizer = accelerator.prepare(model, optimizer)
-```
-
-Not found: a name that is too far from any.
-
-```yaml
-distributed_type: FSDP
-fsdp_config:
-  fsdp_version: 2
-  fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP
-  fsdp_transformer_layer_cls_to_wrap: LlamaLayer
-```
+- Found: one of two classes.
+- Found: a plugin in a script.
+- Found: the layer of another model.
+- Not found: a model that is chosen by its name.
+- Not found: a name that is too far from any.
 
 ## Fix safety
 

@@ -30,48 +30,9 @@ then, and their norm cannot be reduced: clipping raises a RuntimeError ("No back
 
 ## Forms
 
-Found: a Trainer, which clips by itself.
-
-```python
-from transformers import Trainer, TrainingArguments
-
-args = TrainingArguments(
-    "out", fsdp="full_shard offload", fsdp_config={"fsdp_version": 2}, report_to=[]
-)
-trainer = Trainer(model=nn.Linear(8, 8), args=args)
-trainer.train()
-```
-
-Found: a plugin that a helper function makes.
-
-```python
-def accelerated():
-    plugin = FullyShardedDataParallelPlugin(fsdp_version=2, cpu_offload=True)
-    return Accelerator(fsdp_plugin=plugin)
-
-
-accelerator = accelerated()
-model = nn.Linear(8, 8)
-model, optimizer = accelerator.prepare(model, torch.optim.AdamW(model.parameters()))
-accelerator.backward(model(torch.randn(4, 8, device=accelerator.device)).sum())
-accelerator.clip_grad_norm_(model.parameters(), 1.0)
-```
-
-Not found: a plugin whose offloading an option of the command line decides.
-
-```python
-import argparse
-
-parser = argparse.ArgumentParser()
-parser.add_argument("--offload", action="store_true")
-args = parser.parse_args()
-plugin = FullyShardedDataParallelPlugin(fsdp_version=2, cpu_offload=args.offload)
-accelerator = Accelerator(fsdp_plugin=plugin)
-model = nn.Linear(8, 8)
-model, optimizer = accelerator.prepare(model, torch.optim.AdamW(model.parameters()))
-accelerator.backward(model(torch.randn(4, 8, device=accelerator.device)).sum())
-accelerator.clip_grad_norm_(model.parameters(), 1.0)
-```
+- Found: a Trainer, which clips by itself.
+- Found: a plugin that a helper function makes.
+- Not found: a plugin whose offloading an option of the command line decides.
 
 ## Known limits
 

@@ -27,45 +27,9 @@ without a word and without a file, and the trained weights are in the last check
 
 ## Forms
 
-Found: a helper function that trains and saves.
-
-```python
-def train(args):
-    trainer = Trainer(model=AutoModelForCausalLM.from_pretrained("gpt2"), args=args)
-    trainer.train()
-    trainer.save_model(args.output_dir)
-
-
-train(
-    TrainingArguments(
-        "out",
-        fsdp="full_shard",
-        fsdp_config={"fsdp_version": 2, "state_dict_type": "SHARDED_STATE_DICT"},
-    )
-)
-```
-
-Found: arguments that are set after they were parsed.
-
-```python
-from transformers import HfArgumentParser
-
-(args,) = HfArgumentParser(TrainingArguments).parse_args_into_dataclasses()
-args.fsdp = "full_shard"
-args.fsdp_config = {"state_dict_type": "SHARDED_STATE_DICT"}
-trainer = Trainer(model=AutoModelForCausalLM.from_pretrained("gpt2"), args=args)
-trainer.train()
-trainer.save_model("final")
-```
-
-Not found: settings in a file that the arguments name.
-
-```python
-args = TrainingArguments("out", fsdp="full_shard", fsdp_config="fsdp.json")
-trainer = Trainer(model=AutoModelForCausalLM.from_pretrained("gpt2"), args=args)
-trainer.train()
-trainer.save_model("final")
-```
+- Found: a helper function that trains and saves.
+- Found: arguments that are set after they were parsed.
+- Not found: settings in a file that the arguments name.
 
 ## Known limits
 

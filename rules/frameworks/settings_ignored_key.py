@@ -20,32 +20,9 @@ They do nothing, and a reader believes that they do.
 
 ## Forms
 
-Found: keys beside others.
-
-```yaml
-compute_environment: LOCAL_MACHINE
-distributed_type: FSDP
-fsdp_config:
-  fsdp_version: 2
-  fsdp_backward_prefetch: BACKWARD_PRE
-  fsdp_sync_module_states: true
-```
-
-Found: a file of the Trainer.
-
-```json
-{"fsdp_version": 2, "fsdp_transformer_layer_cls_to_wrap": "LlamaDecoderLayer", "fsdp_use_orig_params": true}
-```
-
-Not found: a dictionary in a script.
-
-```python
-from transformers import TrainingArguments
-
-args = TrainingArguments(
-    "out", fsdp="full_shard", fsdp_config={"version": 2, "use_orig_params": True}
-)
-```
+- Found: keys beside others.
+- Found: a file of the Trainer.
+- Not found: a dictionary in a script.
 
 ## Fix safety
 

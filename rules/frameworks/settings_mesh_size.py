@@ -25,40 +25,9 @@ accelerate raises when the Accelerator is built, on every rank: a ValueError, or
 
 ## Forms
 
-Found: tensor parallelism beside shards.
-
-```yaml
-distributed_type: FSDP
-fsdp_config:
-  fsdp_version: 2
-num_processes: 8
-parallelism_config:
-  parallelism_config_dp_shard_size: 4
-  parallelism_config_tp_size: 4
-```
-
-Found: sizes in a script, and a launch with eight processes.
-
-```python
-# launched: fsdp_version 2, processes 8
-from accelerate import Accelerator
-from accelerate.parallelism_config import ParallelismConfig
-
-accelerator = Accelerator(parallelism_config=ParallelismConfig(dp_shard_size=2, tp_size=2))
-```
-
-Not found: a size from the environment.
-
-```python
-# launched: fsdp_version 2, processes 8
-import os
-from accelerate import Accelerator
-from accelerate.parallelism_config import ParallelismConfig
-
-accelerator = Accelerator(
-    parallelism_config=ParallelismConfig(dp_shard_size=int(os.environ["SHARDS"]))
-)
-```
+- Found: tensor parallelism beside shards.
+- Found: sizes in a script, and a launch with eight processes.
+- Not found: a size from the environment.
 
 ## Known limits
 

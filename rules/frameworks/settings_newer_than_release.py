@@ -29,37 +29,9 @@ The first line is the project's dependency: raise it.
 
 ## Forms
 
-Found: a `parallelism_config` before accelerate 1.10.
-
-```yaml
-# limits: accelerate==1.9.0
-distributed_type: FSDP
-fsdp_config:
-  fsdp_version: 2
-parallelism_config:
-  parallelism_config_dp_shard_size: 4
-```
-
-Found: a dictionary of the Trainer before transformers 5.0.
-
-```python
-# limits: transformers==4.57.1
-from transformers import TrainingArguments
-
-args = TrainingArguments("out", fsdp="full_shard", fsdp_config={"fsdp_version": 2})
-```
-
-Not found: a version that the script sets in the environment.
-
-```python
-# limits: accelerate==1.5.2
-import os
-
-os.environ["FSDP_VERSION"] = "2"
-from accelerate import Accelerator
-
-accelerator = Accelerator()
-```
+- Found: a `parallelism_config` before accelerate 1.10.
+- Found: a dictionary of the Trainer before transformers 5.0.
+- Not found: a version that the script sets in the environment.
 
 ## Known limits
 

@@ -28,51 +28,11 @@ version 2. Of Lightning's Fabric its ledger says what to write.
 
 ## Forms
 
-Found: a file of LightningCLI.
-
-```yaml
-trainer:
-  strategy: fsdp
-  devices: 8
-```
-
-Found: JSON in the place of YAML.
-
-```json
-{"distributed_type": "FSDP", "fsdp_config": {"fsdp_sharding_strategy": "FULL_SHARD"}, "num_processes": 8}
-```
-
-Found: a plugin in a script.
-
-```python
-from accelerate import Accelerator, FullyShardedDataParallelPlugin
-
-accelerator = Accelerator(fsdp_plugin=FullyShardedDataParallelPlugin())
-```
-
-Found: a strategy of Lightning that a function chooses.
-
-```python
-from lightning.pytorch import Trainer
-from lightning.pytorch.strategies import FSDPStrategy
-
-
-def strategy():
-    return FSDPStrategy()
-
-
-trainer = Trainer(strategy=strategy())
-```
-
-Not found: a strategy that Hydra builds.
-
-```yaml
-model: gpt2
-trainer:
-  _target_: lightning.Trainer
-  strategy:
-    _target_: lightning.pytorch.strategies.FSDPStrategy
-```
+- Found: a file of LightningCLI.
+- Found: JSON in the place of YAML.
+- Found: a plugin in a script.
+- Found: a strategy of Lightning that a function chooses.
+- Not found: a strategy that Hydra builds.
 
 ## Known limits
 

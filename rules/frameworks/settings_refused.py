@@ -26,41 +26,10 @@ machines.
 
 ## Forms
 
-Found: classes as a YAML list.
-
-```yaml
-distributed_type: FSDP
-fsdp_config:
-  fsdp_version: 2
-  fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP
-  fsdp_transformer_layer_cls_to_wrap:
-    - LlamaDecoderLayer
-```
-
-Found: a hybrid strategy of the Trainer.
-
-```json
-{"fsdp": "hybrid_shard auto_wrap", "fsdp_config": {"version": 2}, "output_dir": "out", "per_device_train_batch_size": 1}
-```
-
-Not found: a precision that accelerate's launcher does not know.
-
-```yaml
-distributed_type: FSDP
-mixed_precision: bfloat16
-fsdp_config:
-  fsdp_version: 2
-```
-
-Not found: words where a number is read.
-
-```yaml
-distributed_type: FSDP
-fsdp_config:
-  fsdp_version: 2
-  fsdp_auto_wrap_policy: SIZE_BASED_WRAP
-  fsdp_min_num_params: many
-```
+- Found: classes as a YAML list.
+- Found: a hybrid strategy of the Trainer.
+- Not found: a precision that accelerate's launcher does not know.
+- Not found: words where a number is read.
 
 ## Fix safety
 

@@ -23,34 +23,9 @@ machines, and NO_SHARD shards. Nothing is raised.
 
 ## Forms
 
-Found: a strategy by its number.
-
-```yaml
-distributed_type: FSDP
-fsdp_config:
-  fsdp_version: 2
-  fsdp_sharding_strategy: 2
-```
-
-Found: a hybrid strategy without a `parallelism_config`.
-
-```yaml
-distributed_type: FSDP
-fsdp_config:
-  fsdp_version: 2
-  fsdp_sharding_strategy: HYBRID_SHARD
-```
-
-Not found: a strategy that the script sets in the environment.
-
-```python
-import os
-
-from accelerate import FullyShardedDataParallelPlugin
-
-os.environ["FSDP_SHARDING_STRATEGY"] = "SHARD_GRAD_OP"
-plugin = FullyShardedDataParallelPlugin(fsdp_version=2)
-```
+- Found: a strategy by its number.
+- Found: a hybrid strategy without a `parallelism_config`.
+- Not found: a strategy that the script sets in the environment.
 
 ## Fix safety
 

@@ -22,34 +22,9 @@ wrapped than the file says. An unknown key at the top of its file is the one tha
 
 ## Forms
 
-Found: sizes without their prefix.
-
-```yaml
-distributed_type: FSDP
-fsdp_config:
-  fsdp_version: 2
-num_processes: 8
-parallelism_config:
-  dp_shard_size: 8
-```
-
-Found: a file of the Trainer.
-
-```json
-{"fsdp": "full_shard", "fsdp_config": {"version": 2, "transformer_layer_class_to_wrap": "LlamaDecoderLayer"}, "output_dir": "out"}
-```
-
-Not found: a dictionary in a script.
-
-```python
-from transformers import TrainingArguments
-
-args = TrainingArguments(
-    "out",
-    fsdp="full_shard",
-    fsdp_config={"version": 2, "transformer_cls_to_wrap": "LlamaDecoderLayer"},
-)
-```
+- Found: sizes without their prefix.
+- Found: a file of the Trainer.
+- Not found: a dictionary in a script.
 
 ## Fix safety
 
@@ -94,7 +69,7 @@ from fsdp2lint.api import (
 from ._common.settings import found
 
 _OF_OLD_RELEASES = ("ipex_config",)
-"""What stood at the top of accelerate's file before 1.15."""
+"""What was at the top of accelerate's file before 1.15."""
 
 
 @rule(code="FSDP602", group="suspicious")

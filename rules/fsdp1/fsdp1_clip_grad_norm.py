@@ -30,21 +30,8 @@ is a DTensor.
 
 ## Forms
 
-Found: a function that is given the model.
-
-```python
-def step(model, optimizer):
-    model.clip_grad_norm_(1.0)
-    optimizer.step()
-```
-
-Not found: a name that `getattr` is given.
-
-```python
-dist.init_process_group("nccl")
-model = FSDP(nn.Linear(8, 8).cuda())
-getattr(model, "clip_grad_norm_")(1.0)
-```
+- Found: a function that is given the model.
+- Not found: a name that `getattr` is given.
 
 ## Known limits
 

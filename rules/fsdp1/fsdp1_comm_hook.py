@@ -33,31 +33,8 @@ hook or as a custom reduce-scatter, with another signature.
 
 ## Forms
 
-Found: a helper function that is given the model.
-
-```python
-from elsewhere import hook
-
-
-def add(model):
-    model.register_comm_hook(None, hook)
-
-
-dist.init_process_group("nccl")
-model = FSDP(nn.Linear(8, 8).cuda())
-add(model)
-```
-
-Not found: each module that `fsdp_modules` lists.
-
-```python
-from elsewhere import hook
-
-dist.init_process_group("nccl")
-model = FSDP(nn.Sequential(FSDP(nn.Linear(8, 8).cuda())))
-for module in FSDP.fsdp_modules(model):
-    module.register_comm_hook(None, hook)
-```
+- Found: a helper function that is given the model.
+- Not found: each module that `fsdp_modules` lists.
 
 ## Known limits
 

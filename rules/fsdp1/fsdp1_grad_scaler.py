@@ -21,23 +21,8 @@ sharded one is for flat parameters, and disables itself without CUDA.
 
 ## Forms
 
-Found: an import under another name.
-
-```python
-def scaler(enabled):
-    from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler as Scaler
-
-    return Scaler(enabled=enabled)
-```
-
-Not found: a module that is imported by its name.
-
-```python
-import importlib
-
-module = importlib.import_module("torch.distributed.fsdp.sharded_grad_scaler")
-scaler = module.ShardedGradScaler()
-```
+- Found: an import under another name.
+- Not found: a module that is imported by its name.
 
 ## Known limits
 

@@ -20,35 +20,9 @@ They mean nothing to `fully_shard`: the strategy is `reshard_after_forward` and 
 
 ## Forms
 
-Found: the wrapper as a type.
-
-```python
-from torch.distributed.fsdp import FullyShardedDataParallel
-
-
-def evaluate(model: FullyShardedDataParallel) -> None:
-    model.eval()
-```
-
-Found: an older module of the same name.
-
-```python
-from torch.distributed.fsdp.fully_sharded_data_parallel import BackwardPrefetch
-
-PREFETCH = BackwardPrefetch.BACKWARD_PRE
-```
-
-Not found: a name that an option gives.
-
-```python
-import argparse
-import torch.distributed.fsdp as fsdp
-
-parser = argparse.ArgumentParser()
-parser.add_argument("--enum")
-args = parser.parse_args()
-STRATEGY = getattr(fsdp, args.enum)
-```
+- Found: the wrapper as a type.
+- Found: an older module of the same name.
+- Not found: a name that an option gives.
 
 ## Known limits
 

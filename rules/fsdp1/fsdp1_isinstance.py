@@ -24,32 +24,9 @@ After a migration the answer is always no, and the branch behind it is silently 
 
 ## Forms
 
-Found: a test of each module.
-
-```python
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-
-def sharded(model: nn.Module) -> bool:
-    return any(isinstance(module, FSDP) for module in model.modules())
-```
-
-Found: a test of the class by `is`.
-
-```python
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-
-def sharded(model: nn.Module) -> bool:
-    return type(model) is FSDP
-```
-
-Not found: a part of the class's name.
-
-```python
-def sharded(model: nn.Module) -> bool:
-    return "FullySharded" in str(type(model))
-```
+- Found: a test of each module.
+- Found: a test of the class by `is`.
+- Not found: a part of the class's name.
 
 ## Known limits
 

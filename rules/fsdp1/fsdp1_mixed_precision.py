@@ -22,23 +22,8 @@ casts the inputs of every unit by default, the old one those of the root only, a
 
 ## Forms
 
-Found: a partial call.
-
-```python
-from torch.distributed.fsdp import MixedPrecision
-from functools import partial
-
-make = partial(MixedPrecision, reduce_dtype=torch.float32)
-```
-
-Not found: a module that is imported by its name.
-
-```python
-import importlib
-
-fsdp = importlib.import_module("torch.distributed.fsdp")
-precision = fsdp.MixedPrecision(param_dtype=torch.bfloat16)
-```
+- Found: a partial call.
+- Not found: a module that is imported by its name.
 
 ## Known limits
 

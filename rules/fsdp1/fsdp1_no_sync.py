@@ -33,49 +33,9 @@ last one must switch it on again.
 
 ## Forms
 
-Found: a context that the last micro-batch does without.
-
-```python
-import contextlib
-
-
-class Trainer:
-    def __init__(self):
-        self.model = FSDP(nn.Linear(8, 8).cuda())
-
-    def step(self, x, last):
-        with contextlib.nullcontext() if last else self.model.no_sync():
-            self.model(x).sum().backward()
-
-
-dist.init_process_group("nccl")
-trainer = Trainer()
-trainer.step(torch.randn(4, 8), False)
-trainer.step(torch.randn(4, 8), True)
-```
-
-Found: an `ExitStack`.
-
-```python
-import contextlib
-
-dist.init_process_group("nccl")
-model = FSDP(nn.Linear(8, 8).cuda())
-with contextlib.ExitStack() as stack:
-    stack.enter_context(model.no_sync())
-    model(torch.randn(4, 8)).sum().backward()
-```
-
-Not found: a model that unresolved code wraps.
-
-```python
-from elsewhere import wrap
-
-dist.init_process_group("nccl")
-model = wrap(nn.Linear(8, 8))
-with model.no_sync():
-    model(torch.randn(4, 8)).sum().backward()
-```
+- Found: a context that the last micro-batch does without.
+- Found: an `ExitStack`.
+- Not found: a model that unresolved code wraps.
 
 ## Known limits
 

@@ -26,32 +26,9 @@ They translate between flat parameters and names. Without flat parameters `get_o
 
 ## Forms
 
-Found: the way back.
-
-```python
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-
-def restore(model: nn.Module, optimizer: torch.optim.Optimizer, state: dict) -> None:
-    optimizer.load_state_dict(FSDP.optim_state_dict_to_load(model, optimizer, state))
-```
-
-Found: the class of the model in the place of its name.
-
-```python
-def state(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict:
-    return type(model).optim_state_dict(model, optimizer)
-```
-
-Not found: a name that `getattr` is given.
-
-```python
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-
-def state(model: nn.Module, optimizer: torch.optim.Optimizer, name: str) -> dict:
-    return getattr(FSDP, name)(model, optimizer)
-```
+- Found: the way back.
+- Found: the class of the model in the place of its name.
+- Not found: a name that `getattr` is given.
 
 ## Known limits
 

@@ -24,29 +24,8 @@ call by `StateDictOptions`. They are deprecated since torch 2.4.
 
 ## Forms
 
-Found: the context with a configuration.
-
-```python
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-from torch.distributed.fsdp import FullStateDictConfig, StateDictType
-
-
-def state(model):
-    with FSDP.state_dict_type(
-        model, StateDictType.FULL_STATE_DICT, FullStateDictConfig(rank0_only=True)
-    ):
-        return model.state_dict()
-```
-
-Not found: a name that `getattr` is given.
-
-```python
-import torch.distributed.fsdp as fsdp
-
-
-def kind(name):
-    return getattr(fsdp, name)
-```
+- Found: the context with a configuration.
+- Not found: a name that `getattr` is given.
 
 ## Known limits
 

@@ -30,34 +30,8 @@ On a sharded model it does nothing and says nothing: the parameters stay shards.
 
 ## Forms
 
-Found: the function under another name.
-
-```python
-summon = FSDP.summon_full_params
-
-
-def show(model):
-    with summon(model):
-        print(model.weight)
-```
-
-Not found: the private function behind it.
-
-```python
-from torch.distributed.fsdp._unshard_param_utils import _unshard_params
-
-
-def show(model):
-    with _unshard_params(
-        model,
-        recurse=True,
-        writeback=False,
-        rank0_only=False,
-        offload_to_cpu=False,
-        with_grads=False,
-    ):
-        print(model.weight)
-```
+- Found: the function under another name.
+- Not found: the private function behind it.
 
 ## Known limits
 

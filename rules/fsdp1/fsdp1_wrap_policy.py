@@ -33,33 +33,9 @@ which. `fsdp2lint migrate` writes that loop.
 
 ## Forms
 
-Found: a policy by size.
-
-```python
-import functools
-from torch.distributed.fsdp.wrap import size_based_auto_wrap_policy
-
-policy = functools.partial(size_based_auto_wrap_policy, min_num_params=1000)
-```
-
-Found: `enable_wrap` and `wrap`.
-
-```python
-from torch.distributed.fsdp import FullyShardedDataParallel
-from torch.distributed.fsdp.wrap import enable_wrap, wrap
-
-
-def build():
-    with enable_wrap(wrapper_cls=FullyShardedDataParallel):
-        return wrap(nn.Linear(8, 8))
-```
-
-Not found: a policy that the project wrote itself.
-
-```python
-def policy(module, recurse, nonwrapped_numel):
-    return recurse or isinstance(module, nn.TransformerEncoderLayer)
-```
+- Found: a policy by size.
+- Found: `enable_wrap` and `wrap`.
+- Not found: a policy that the project wrote itself.
 
 ## Known limits
 

@@ -22,31 +22,9 @@ prefix does nothing.
 
 ## Forms
 
-Found: the constant with the name.
-
-```python
-from torch.distributed.fsdp._common_utils import FSDP_WRAPPED_MODULE
-
-
-def names(model: nn.Module) -> list[str]:
-    return [n.replace(FSDP_WRAPPED_MODULE + ".", "") for n, _ in model.named_parameters()]
-```
-
-Found: the module inside a wrapper.
-
-```python
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-model = FSDP(nn.Linear(8, 8))
-state = model.module.state_dict()
-```
-
-Not found: the module inside of what may be a wrapper.
-
-```python
-def state(model: nn.Module) -> dict:
-    return model.module.state_dict()
-```
+- Found: the constant with the name.
+- Found: the module inside a wrapper.
+- Not found: the module inside of what may be a wrapper.
 
 ## Known limits
 

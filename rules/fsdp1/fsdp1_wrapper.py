@@ -28,35 +28,9 @@ states have to be translated, and a checkpoint depends on the wrapping. `fully_s
 
 ## Forms
 
-Found: a partial call.
-
-```python
-import functools
-
-dist.init_process_group("nccl")
-wrap = functools.partial(FSDP, use_orig_params=True)
-model = wrap(nn.Linear(8, 8).cuda())
-```
-
-Found: a class that inherits from it.
-
-```python
-class Wrapped(FSDP):
-    pass
-
-
-dist.init_process_group("nccl")
-model = Wrapped(nn.Linear(8, 8).cuda())
-```
-
-Not found: a wrapper that accelerate makes.
-
-```python
-from accelerate import Accelerator, FullyShardedDataParallelPlugin
-
-accelerator = Accelerator(fsdp_plugin=FullyShardedDataParallelPlugin(fsdp_version=1))
-model = accelerator.prepare(nn.Linear(8, 8))
-```
+- Found: a partial call.
+- Found: a class that inherits from it.
+- Not found: a wrapper that accelerate makes.
 
 ## Known limits
 

@@ -31,64 +31,11 @@ strategy registered"). FSDP2 has reduced the gradients already; a whole value is
 
 ## Forms
 
-Found: gradients that a helper function averages.
-
-```python
-def average_gradients(model):
-    for p in model.parameters():
-        if p.grad is not None:
-            dist.all_reduce(p.grad, op=dist.ReduceOp.SUM)
-            p.grad /= dist.get_world_size()
-
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-model(torch.randn(4, 8)).sum().backward()
-average_gradients(model)
-```
-
-Found: the sum of several norms.
-
-```python
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-model(torch.randn(4, 8)).sum().backward()
-norm = sum(p.grad.norm() ** 2 for p in model.parameters())
-dist.all_reduce(norm)
-```
-
-Found: weights that are sent to all ranks.
-
-```python
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-for p in model.parameters():
-    dist.broadcast(p.data, src=0)
-```
-
-Found: the values of a state dict.
-
-```python
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-for value in model.state_dict().values():
-    dist.broadcast(value, src=0)
-```
-
-Not found: gradients that are put together first.
-
-```python
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-model(torch.randn(4, 8)).sum().backward()
-flat = torch.cat([p.grad.flatten() for p in model.parameters()])
-dist.all_reduce(flat)
-```
+- Found: gradients that a helper function averages.
+- Found: the sum of several norms.
+- Found: weights that are sent to all ranks.
+- Found: the values of a state dict.
+- Not found: gradients that are put together first.
 
 ## Known limits
 
@@ -149,7 +96,7 @@ def check(trace: Trace) -> Iterator[Finding]:
                 at=called,
                 message=f"`{given.words()}` is a DTensor, and `{name}` takes plain tensors only: "
                 "NotImplementedError",
-                because=((shard.event, f"`{shard.module.words()}` is sharded here"),),
+                because=(shard.reason,),
             )
             break
 
@@ -203,13 +150,11 @@ def _of_state(trace: Trace, called: Called, value: Value) -> Shard | None:
 
 def _computed_from(trace: Trace, called: Called, value: Value) -> Iterator[Value]:
     """The tensors that a reduction, an operator or a sum is computed from."""
-    if isinstance(value, Part) and isinstance(value.key, tuple):
-        operation, *operands = value.key
-        if operation in _REDUCTIONS:
+    if isinstance(value, Part):
+        if value.operation in _REDUCTIONS:
             yield value.owner
-        elif operation in _OPERATORS:
-            yield value.owner
-            yield from (o for o in operands if isinstance(o, Value))
+        elif value.operation in _OPERATORS:
+            yield from value.made_of
     for summed in trace.calls("builtins.sum", "torch.stack", "torch.sum", "torch.norm"):
         if summed.result is value and summed.arguments:
             terms = summed.arguments[0]

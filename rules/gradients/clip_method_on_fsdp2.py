@@ -27,55 +27,9 @@ computes the norm over all shards.
 
 ## Forms
 
-Found: a trainer that clips where its settings ask for it.
-
-```python
-import argparse
-
-
-class Trainer:
-    def __init__(self, model, max_norm):
-        self.model, self.max_norm = model, max_norm
-
-    def step(self):
-        self.model(torch.randn(4, 8)).sum().backward()
-        if self.max_norm > 0:
-            self.model.clip_grad_norm_(self.max_norm)
-
-
-parser = argparse.ArgumentParser()
-parser.add_argument("--max-norm", type=float, default=1.0)
-args = parser.parse_args()
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-Trainer(model, args.max_norm).step()
-```
-
-Found: the method of FSDP1's class, or of a compiled model.
-
-```python
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-compiled = torch.compile(model)
-compiled(torch.randn(4, 8)).sum().backward()
-FSDP.clip_grad_norm_(model, 1.0)
-compiled.clip_grad_norm_(1.0)
-```
-
-Not found: a branch that asks for the method first: nothing is clipped, and nothing raises.
-
-```python
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-model(torch.randn(4, 8)).sum().backward()
-if hasattr(model, "clip_grad_norm_"):
-    model.clip_grad_norm_(1.0)
-```
+- Found: a trainer that clips where its settings ask for it.
+- Found: the method of FSDP1's class, or of a compiled model.
+- Not found: a branch that asks for the method first: nothing is clipped, and nothing raises.
 
 ## Fix safety
 
@@ -114,7 +68,7 @@ def check(trace: Trace) -> Iterator[Finding]:
             at=clipped,
             message=f"`{module.words()}` is sharded by `fully_shard` and has no `clip_grad_norm_`: the "
             "call raises AttributeError; use `torch.nn.utils.clip_grad_norm_`",
-            because=((shard.event, f"`{shard.module.words()}` is sharded here"),),
+            because=(shard.reason,),
             fix=_utility(clipped),
         )
 

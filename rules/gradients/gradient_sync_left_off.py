@@ -32,99 +32,11 @@ off in the last round of an accumulation leaves the gradients of that round out 
 
 ## Forms
 
-Found: a trainer that never switches it on again, on each block.
-
-```python
-class Trainer:
-    def __init__(self, model, steps):
-        self.model, self.steps = model, steps
-        self.optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-
-    def train(self):
-        for step in range(100):
-            for block in self.model:
-                block.set_requires_gradient_sync(False)
-            self.model(torch.randn(4, 8)).sum().backward()
-            if step % self.steps == 0:
-                self.optimizer.step()
-                self.optimizer.zero_grad()
-
-
-dist.init_process_group("gloo")
-model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
-for block in model:
-    fully_shard(block)
-fully_shard(model)
-Trainer(model, 4).train()
-```
-
-Found: a switch that is the opposite of the test above the step.
-
-```python
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-for step in range(100):
-    last = (step + 1) % 4 == 0
-    model.set_requires_gradient_sync(not last)
-    model(torch.randn(4, 8)).sum().backward()
-    if last:
-        optimizer.step()
-        optimizer.zero_grad()
-```
-
-Found: a context manager that forgets to switch it on.
-
-```python
-import contextlib
-
-
-@contextlib.contextmanager
-def no_sync(model):
-    model.set_requires_gradient_sync(False)
-    yield model
-
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-with no_sync(model):
-    model(torch.randn(4, 8)).sum().backward()
-model(torch.randn(4, 8)).sum().backward()
-optimizer.step()
-```
-
-Not found: a switch and a step that count the rounds differently.
-
-```python
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-for step in range(100):
-    model.set_requires_gradient_sync(step % 4 == 0)
-    model(torch.randn(4, 8)).sum().backward()
-    if (step + 1) % 4 == 0:
-        optimizer.step()
-        optimizer.zero_grad()
-```
-
-Not found: a switch that comes on under a condition that never holds.
-
-```python
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-model.set_requires_gradient_sync(False)
-for step in range(100):
-    model(torch.randn(4, 8)).sum().backward()
-    optimizer.step()
-    if step == 1000:
-        model.set_requires_gradient_sync(True)
-```
+- Found: a trainer that never switches it on again, on each block.
+- Found: a switch that is the opposite of the test above the step.
+- Found: a context manager that forgets to switch it on.
+- Not found: a switch and a step that count the rounds differently.
+- Not found: a switch that comes on under a condition that never holds.
 
 ## Known limits
 
@@ -181,7 +93,7 @@ def check(trace: Trace) -> Iterator[Finding]:
         backward = next(trace.after(switched, Backward), None)
         if backward is None:
             continue
-        because = ((shard.event, f"`{shard.module.words()}` is sharded here"),)
+        because = (shard.reason,)
         if switched.on is None:
             stepped = _step_without(trace, switched)
             if stepped is not None:
@@ -287,10 +199,10 @@ def _switch(trace: Trace, switched: SyncSwitched) -> Value | None:
 
 def _off_at_last(test: Value, opposite: bool) -> bool:
     """Whether a test of the number of a round comes out so that the sync is off in the last round."""
-    if not isinstance(test, Part) or not isinstance(test.key, tuple) or len(test.key) != 2:
+    if not isinstance(test, Part) or len(test.operands) != 1:
         return False
-    how, other = test.key
-    compare = _COMPARISONS.get(how) if isinstance(how, str) else None
+    (other,) = test.operands
+    compare = _COMPARISONS.get(test.operation)
     number, ahead = _apart(test.owner)
     count = _rounds(number)
     if compare is None or count is None or not isinstance(other, Value):
@@ -319,13 +231,11 @@ _COMPARISONS: dict[str, Callable[[int, int], bool]] = {
 def _apart(value: Value) -> tuple[Value, int]:
     """What a number is computed from by adding and subtracting constants, and how much these make."""
     more = 0
-    while isinstance(value, Part) and isinstance(value.key, tuple) and len(value.key) == 2:
-        how, number = value.key
-        if how not in ("+", "-") or not isinstance(number, Literal):
+    while isinstance(value, Part) and value.operation in ("+", "-") and len(value.operands) == 1:
+        (number,) = value.operands
+        if not isinstance(number, Literal) or type(number.value) is not int:
             break
-        if type(number.value) is not int:
-            break
-        more += number.value if how == "+" else -number.value
+        more += number.value if value.operation == "+" else -number.value
         value = value.owner
     return value, more
 
@@ -340,7 +250,7 @@ def _rounds(number: Value) -> Value | None:
     made = number.owner if isinstance(number, Part) and isinstance(number.key, Round) else None
     if not isinstance(made, Part) or not isinstance(made.owner, External):
         return None
-    given = made.key if isinstance(made.key, tuple) else ()
-    if made.owner.name != "builtins.range" or len(given) not in (2, 3):
+    given = made.operands
+    if made.owner.name != "builtins.range" or len(given) not in (1, 2):
         return None
     return given[-1] if isinstance(given[-1], Value) else None

@@ -33,69 +33,10 @@ torch.Tensor and DTensor".
 
 ## Forms
 
-Found: a parameter of the model's own, in a class that trains.
-
-```python
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.scale = nn.Parameter(torch.ones(8))
-        self.layer = nn.Linear(8, 8)
-
-    def forward(self, x):
-        return self.layer(x) * self.scale
-
-
-class Trainer:
-    def __init__(self, model):
-        self.model = fully_shard(model, ignored_params={model.scale})
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3)
-
-    def step(self, x):
-        self.model(x).sum().backward()
-        self.optimizer.step()
-
-
-dist.init_process_group("gloo")
-Trainer(Net()).step(torch.randn(4, 8))
-```
-
-Found: several modules, put together.
-
-```python
-dist.init_process_group("gloo")
-model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 8))
-left_out = set(model[0].parameters()) | set(model[2].parameters())
-fully_shard(model, ignored_params=left_out)
-optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-model(torch.randn(4, 8)).sum().backward()
-optimizer.step()
-```
-
-Not found: parameters that a test chooses.
-
-```python
-dist.init_process_group("gloo")
-model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
-left_out = {p for p in model.parameters() if p.numel() < 9}
-fully_shard(model, ignored_params=left_out)
-optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-model(torch.randn(4, 8)).sum().backward()
-optimizer.step()
-```
-
-Not found: the gradients are reduced for something else.
-
-```python
-dist.init_process_group("gloo")
-model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
-fully_shard(model, ignored_params=set(model[1].parameters()))
-optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-model(torch.randn(4, 8)).sum().backward()
-for parameter in model[0].parameters():
-    dist.all_reduce(parameter.grad.to_local())
-optimizer.step()
-```
+- Found: a parameter of the model's own, in a class that trains.
+- Found: several modules, put together.
+- Not found: parameters that a test chooses.
+- Not found: the gradients are reduced for something else.
 
 ## Known limits
 
@@ -166,10 +107,9 @@ def _owners(trace: Trace, value: Value) -> Iterator[Value]:
     """The modules whose parameters a set surely holds, and the single parameters in it."""
     if isinstance(value, Parameters):
         yield from (one for one in options(value.of) if isinstance(one, Module))
-    elif isinstance(value, Part) and isinstance(value.key, tuple) and value.key[0] == "|":
-        for one in (value.owner, *value.key[1:]):
-            if isinstance(one, Value):
-                yield from _owners(trace, one)
+    elif isinstance(value, Part) and value.operation == "|":
+        for one in value.made_of:
+            yield from _owners(trace, one)
     elif isinstance(value, Container) and not value.open and value.kind != "dict":
         held = [one for _, entry in trace.memory.entries(value) for one in options(entry)]
         yield from (one for one in held if class_name(one) == "torch.nn.Parameter")

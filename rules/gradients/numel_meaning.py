@@ -28,57 +28,10 @@ it are wrong with it.
 
 ## Forms
 
-Found: a helper function that counts in a loop.
-
-```python
-def count(model):
-    total = 0
-    for p in model.parameters():
-        total += p.numel()
-    return total * dist.get_world_size()
-
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-print(f"{count(model) / 1e6:.1f}M parameters")
-```
-
-Found: a sum over the ranks, and the number of ranks from the environment.
-
-```python
-import os
-
-import torch
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-total = torch.tensor(sum(p.numel() for p in model.parameters() if p.requires_grad))
-dist.all_reduce(total)
-again = sum(map(lambda p: p.nelement(), model.parameters())) * int(os.environ["WORLD_SIZE"])
-```
-
-Not found: a product of shapes.
-
-```python
-import math
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-total = sum(math.prod(p.shape) for p in model.parameters()) * dist.get_world_size()
-```
-
-Not found: the size of a mesh.
-
-```python
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-mesh = dist.device_mesh.init_device_mesh("cpu", (2,))
-total = sum(p.numel() for p in model.parameters()) * mesh.size()
-```
+- Found: a helper function that counts in a loop.
+- Found: a sum over the ranks, and the number of ranks from the environment.
+- Not found: a product of shapes.
+- Not found: the size of a mesh.
 
 ## Fix safety
 
@@ -99,7 +52,7 @@ ask for `p.ndim` or `p.shape` are not judged: they mean what they say again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TypeGuard
 
 import libcst as cst
@@ -107,22 +60,27 @@ import libcst as cst
 from fsdp2lint.api import (
     Collective,
     Container,
+    Edit,
     Event,
     Finding,
     Fix,
     Layout,
     Literal,
+    Names,
     Operated,
     Parameters,
     Part,
     Remove,
+    Replace,
     Round,
     Source,
     Splice,
     Trace,
     Value,
+    dotted,
     of_world_size,
     rule,
+    scope_of,
     walk,
 )
 
@@ -157,7 +115,9 @@ def _counted_once(event: Event) -> Fix | None:
     layout = Layout.of(source)
     if not isinstance(event, Operated):
         statement = stands_alone(event.at)
-        return None if statement is None else _without(source, statement, "sum over the ranks")
+        if statement is None:
+            return None
+        return _without(source, statement, "sum over the ranks", _tensors_gone(source, statement))
     small = node.body[0] if isinstance(node, cst.SimpleStatementLine) else node
     if isinstance(small, cst.AugAssign):
         return _without(source, small, "factor")
@@ -165,15 +125,79 @@ def _counted_once(event: Event) -> Fix | None:
     if len(products) != 1:
         return None
     kept = products[0].left if _is_world_size(event.right) else products[0].right
-    start, end = layout.whole(products[0])
-    edit = Splice(source, start, end, source.code(kept))
-    return Fix("count without the factor", (edit,), "unsafe", _NOTE)
+    (start, end), (first, last) = layout.whole(products[0]), layout.whole(kept)
+    edits: tuple[Splice, ...]
+    if isinstance(kept, cst.Call) or kept.lpar:  # over its lines as it is
+        edits = (Splice(source, start, first, ""), Splice(source, last, end, ""))
+    else:
+        edits = (Splice(source, start, end, source.code(kept)),)
+    return Fix("count without the factor", edits, "unsafe", _NOTE)
 
 
-def _without(source: Source, statement: cst.CSTNode, what: str) -> Fix:
+def _without(
+    source: Source, statement: cst.CSTNode, what: str, further: Sequence[Edit] = ()
+) -> Fix:
     """The statement goes, with the comment that explains it."""
     gone = _all_that_goes(Layout.of(source), statement)
-    return Fix(f"count without the {what}", (Remove(source, gone, comments=True),), "unsafe", _NOTE)
+    edits = (Remove(source, gone, comments=True), *further)
+    return Fix(f"count without the {what}", edits, "unsafe", _NOTE)
+
+
+def _tensors_gone(source: Source, statement: cst.Expr) -> Sequence[Edit]:
+    """The tensor that was made for the sum over the ranks becomes the number itself; nothing where it is read otherwise."""
+    layout, names = Layout.of(source), Names.of(source)
+    summed = statement.value.args[0].value if isinstance(statement.value, cst.Call) else None
+    scope = scope_of(layout.ancestors(statement))
+    if not isinstance(summed, cst.Name) or scope is None:
+        return ()
+    uses = [n for n in walk(scope) if isinstance(n, cst.Name) and n.value == summed.value]
+    made = layout.parents[layout.parents[uses[0]]]
+    if not isinstance(made, cst.Assign) or len(made.targets) > 1:
+        return ()
+    number = _number_of(made)
+    read = [layout.parents[layout.parents[n]] for n in uses[1:] if n is not summed]
+    if number is None or not all(map(_is_item, read)):
+        return ()
+    if isinstance(number, cst.Name):
+        bound = names.bindings.get(scope, {}).get(number.value, ())
+        if not all(_counts_up(layout, one) for one in bound):
+            return ()
+        if bound and all(layout.span(one)[0] < layout.span(made)[0] for one in bound):
+            said = (Replace(source, one, number.value) for one in read)
+            return Remove(source, made), *said
+    said = (Replace(source, one, summed.value) for one in read)
+    return Replace(source, made.value, source.code(number)), *said
+
+
+def _counts_up(layout: Layout, bound: cst.CSTNode) -> bool:
+    """Whether what binds a name binds it to a number, and not to a list of some."""
+    node: cst.CSTNode | None = bound
+    while node is not None and not isinstance(node, cst.Assign | cst.AugAssign | cst.BaseStatement):
+        node = layout.parents.get(node)
+    if isinstance(node, cst.AugAssign):
+        return True
+    value = node.value if isinstance(node, cst.Assign) else None
+    called = dotted(value.func) if isinstance(value, cst.Call) else ""
+    return called in ("sum", "int") or isinstance(value, cst.Integer | cst.BinaryOperation)
+
+
+def _number_of(made: cst.Assign) -> cst.BaseExpression | None:
+    """``x`` of ``t = torch.tensor(x)`` and ``torch.tensor([x])``."""
+    call = made.value
+    if not isinstance(call, cst.Call) or not call.args or call.args[0].keyword is not None:
+        return None
+    given = call.args[0].value
+    if dotted(call.func).rpartition(".")[2] not in ("tensor", "as_tensor"):
+        return None
+    if isinstance(given, cst.List) and len(given.elements) == 1:
+        return given.elements[0].value
+    return None if isinstance(given, cst.List | cst.Tuple) else given
+
+
+def _is_item(node: cst.CSTNode) -> bool:
+    """Whether it is ``t.item()``, seen from the name."""
+    func = node.func if isinstance(node, cst.Call) else None
+    return isinstance(func, cst.Attribute) and func.attr.value == "item"
 
 
 _NOTE = "a run that shards nothing counts without it, too"
@@ -218,15 +242,9 @@ def _scaled(trace: Trace) -> Iterator[tuple[Event, Value, str]]:
 
 def _is_world_size(value: Value) -> bool:
     """Whether a value is the number of ranks and nothing else."""
-    while (
-        isinstance(value, Part) and isinstance(value.key, tuple) and value.key[0] in ("int", "call")
-    ):
-        if value.key[0] == "call":
-            break
+    while isinstance(value, Part) and value.operation == "int":
         value = value.owner
-    return of_world_size(value) and not (
-        isinstance(value, Part) and isinstance(value.key, tuple) and value.key[0] != "call"
-    )
+    return of_world_size(value) and value.operation in ("", "call")
 
 
 def _counted(trace: Trace, value: Value, depth: int) -> Parameters | None:
@@ -236,19 +254,19 @@ def _counted(trace: Trace, value: Value, depth: int) -> Parameters | None:
     if isinstance(value, Container):
         found = [_counted(trace, v, depth - 1) for _, v in trace.memory.entries(value)]
         return found[0] if found and all(one is found[0] for one in found) else None
-    if not isinstance(value, Part) or not isinstance(value.key, tuple):
+    if not isinstance(value, Part):
         return None
-    operation, *operands = value.key
-    if operation in (".numel()", ".nelement()"):
+    if value.operation in (".numel()", ".nelement()"):
         element = value.owner
         while isinstance(element, Part) and (
             isinstance(element.key, Round) or element.key in ("[1]", ".data")
         ):
             element = element.owner
         return element if isinstance(element, Parameters) else None
-    if operation not in _NUMBERS:
+    if value.operation not in _NUMBERS:
         return None
-    parts = [_counted(trace, v, depth - 1) for v in (value.owner, *operands) if _counts(v)]
+    operands = (value.owner, *value.operands)
+    parts = [_counted(trace, v, depth - 1) for v in operands if _counts(v)]
     return parts[0] if parts and all(one is parts[0] for one in parts) else None
 
 

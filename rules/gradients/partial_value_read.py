@@ -6,7 +6,8 @@ Finds `.item()`, `float()` and `int()` of `sum`, `mean`, `norm`, `max`, `min`, `
 sharded model; the same, and `to_local()`, of the norm that `clip_grad_norm_` and `get_total_norm` return, where the
 project's oldest torch is older than 2.10 or the norm is the infinity norm; and such a norm, or what is computed from
 such reductions by arithmetic and sums, formatted with a format spec (`f"{norm:.3f}"`). Also optimizer steps that depend on `any()` or `all()` of `torch.isnan`, `isinf` or `isfinite` of
-a parameter or gradient.
+a parameter or gradient, and gradients that are multiplied (`mul_`, `div_`) by what a rank has computed from the local
+parts of its shards (`to_local().norm()`) without the other ranks'.
 
 ## Why is this bad
 
@@ -16,6 +17,9 @@ reduces over the ranks first; every rank must call it.
 
 A test such as `if torch.isnan(p.grad).any():` reads a number too: with a NaN in the second rank's shard only, the
 first one gets False and makes its step, the second one True (measured with 2.13).
+
+A norm of local parts is that of one rank's shards: clipping by hand with it gives the parts of one gradient different
+factors, so that its direction changes.
 
 The total norm is a partial DTensor too up to torch 2.9. From 2.10 on (read in the sources of 2.9.1 to 2.13, measured
 with 2.13) the finite norms come reduced, the infinity norm does not. On every release it is a DTensor, so a format spec
@@ -40,78 +44,15 @@ show a DTensor.
 
 ## Forms
 
-Found: a helper function that sums squares.
-
-```python
-def gradient_norm(model):
-    return sum(p.grad.pow(2).sum().item() for p in model.parameters()) ** 0.5
-
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-model(torch.randn(4, 8)).sum().backward()
-print(gradient_norm(model))
-```
-
-Found: a norm that is formatted.
-
-```python
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-model(torch.randn(4, 8)).sum().backward()
-norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-print(f"{norm:.3f}")
-```
-
-Found: a sum of norms that is formatted.
-
-```python
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-model(torch.randn(4, 8)).sum().backward()
-norm = sum(p.grad.norm() ** 2 for p in model.parameters()) ** 0.5
-print(f"{norm:.3f}")
-```
-
-Found: a step that is left out where a gradient is no number.
-
-```python
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-model(torch.randn(4, 8)).sum().backward()
-bad = any(torch.isnan(p.grad).any() for p in model.parameters())
-if not bad:
-    optimizer.step()
-```
-
-Not found: norms that one call computes for several gradients.
-
-```python
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-model(torch.randn(4, 8)).sum().backward()
-norms = torch._foreach_norm([p.grad for p in model.parameters()])
-print([norm.item() for norm in norms])
-```
-
-Not found: the optimizer's own tensors.
-
-```python
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-model(torch.randn(4, 8)).sum().backward()
-optimizer.step()
-for state in optimizer.state.values():
-    print(state["exp_avg"].norm().item())
-```
+- Found: a helper function that sums squares.
+- Found: a norm that is formatted.
+- Found: a sum of norms that is formatted.
+- Found: the norm of a model of which a part alone is sharded, formatted.
+- Found: clipping by hand with the norm of local parts.
+- Found: a step that is left out where a gradient is no number.
+- Not found: norms that one call computes for several gradients.
+- Not found: the optimizer's own tensors.
+- Not found: gradients that one call multiplies together.
 
 ## Fix safety
 
@@ -135,7 +76,9 @@ torch 2.13 `norm ** 2` and sums that begin with a number are whole (measured). T
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import TypeVar
 
 import libcst as cst
 
@@ -160,6 +103,7 @@ from fsdp2lint.api import (
     Unsharded,
     Value,
     of_world_size,
+    parts_along,
     rank_dependent,
     rule,
     tests_in,
@@ -171,8 +115,10 @@ from .._common.meetings import asks_for_dtensor
 from .._common.meta import ways_around
 from .._common.norms import Norm, is_partial, norms
 from .._common.origins import origins
-from .._common.parts import parameter_of
+from .._common.parts import Parameter, holding_shards, parameter_of
 from .._common.shared import Shard, asks_for_fsdp2, cases, overlap, sharded
+
+Found = TypeVar("Found")
 
 _PARTIAL = "sum mean norm max min amax amin any all prod count_nonzero".split()
 _METHODS = tuple(f".{name}" for name in _PARTIAL)
@@ -200,6 +146,7 @@ def check(trace: Trace) -> Iterator[Finding]:
     yield from _norms_read(trace)
     yield from _norms_formatted(trace)
     yield from _decided_by_shards(trace)
+    yield from _scaled_by_own_norm(trace)
     reductions = {c.result: c for c in trace.calls(*_METHODS, *_FUNCTIONS) if _of_all(c)}
     yield from _reductions_formatted(trace, reductions)
     for read in trace.calls(".item", *_NUMBERS) if reductions else ():
@@ -215,7 +162,7 @@ def check(trace: Trace) -> Iterator[Finding]:
             at=read,
             message=f"this number is the `{name}` of one rank's shard, each rank reads another one; call "
             "`full_tensor()` before it is read, on every rank",
-            because=((shard.event, f"`{shard.module.words()}` is sharded here"),),
+            because=(shard.reason,),
             fix=_whole(read),
         )
 
@@ -252,7 +199,7 @@ def _norms_read(trace: Trace) -> Iterator[Finding]:
             "it is read, on every rank",
             because=(
                 (norm.made, "the norm is made here"),
-                (norm.shard.event, f"`{norm.shard.module.words()}` is sharded here"),
+                norm.shard.reason,
             ),
             fix=None if read.name == ".to_local" else _whole(read),
         )
@@ -260,39 +207,43 @@ def _norms_read(trace: Trace) -> Iterator[Finding]:
 
 def _norms_formatted(trace: Trace) -> Iterator[Finding]:
     """Norms that are formatted as if they were numbers."""
+    if norms(trace):
+        for at, norm in _formatted(trace, partial(_norm_of, trace)):
+            yield Finding(
+                at=at,
+                message=f"the norm that `{norm.made.name.rpartition('.')[2]}` returns is a DTensor: formatting it "
+                "with a format spec raises TypeError; format `norm.full_tensor().item()`",
+                because=((norm.made, "the norm is made here"), norm.shard.reason),
+            )
+
+
+def _formatted(
+    trace: Trace, what: Callable[[Called, Value], Found | None]
+) -> Iterator[tuple[Site, Found]]:
+    """Where something is formatted with a spec, each place once, and what it is."""
     said: set[object] = set()
-    for called in trace.of(Called) if norms(trace) else ():
-        for value in _with_a_spec(called):
-            norm, at = _norm_of(trace, called, value), _written_at(called)
-            if norm is not None and at.node not in said:
-                said.add(at.node)
-                yield Finding(
-                    at=at,
-                    message=f"the norm that `{norm.made.name.rpartition('.')[2]}` returns is a DTensor: formatting it "
-                    "with a format spec raises TypeError; format `norm.full_tensor().item()`",
-                    because=(
-                        (norm.made, "the norm is made here"),
-                        (norm.shard.event, f"`{norm.shard.module.words()}` is sharded here"),
-                    ),
-                )
-                break
+    for called in trace.of(Called):
+        values = tuple(_with_a_spec(called))
+        if not values:
+            continue  # nearly all, and to look where it is written takes long
+        at = _written_at(called)
+        found = (what(called, value) for value in values if at.node not in said)
+        first = next((one for one in found if one is not None), None)
+        if first is not None:
+            said.add(at.node)
+            yield at, first
 
 
 def _reductions_formatted(trace: Trace, reductions: dict[Value, Called]) -> Iterator[Finding]:
     """What is computed from reductions of shards, and formatted as if it were a number."""
-    said: set[object] = set()
-    for called in trace.of(Called) if reductions else ():
-        for value in _with_a_spec(called):
-            shard, at = _computed_from(trace, reductions, called, value), _written_at(called)
-            if shard is not None and at.node not in said:
-                said.add(at.node)
-                yield Finding(
-                    at=at,
-                    message="this is computed from shards and still a DTensor: formatting it with a format spec raises "
-                    "TypeError; call `full_tensor()` on every rank, and format its `item()`",
-                    because=((shard.event, f"`{shard.module.words()}` is sharded here"),),
-                )
-                break
+    if reductions:
+        for at, shard in _formatted(trace, partial(_computed_from, trace, reductions)):
+            yield Finding(
+                at=at,
+                message="this is computed from shards and still a DTensor: formatting it with a format spec raises "
+                "TypeError; call `full_tensor()` on every rank, and format its `item()`",
+                because=(shard.reason,),
+            )
 
 
 def _computed_from(
@@ -312,9 +263,8 @@ def _computed_from(
         return shard
     if value.key == ("sum",) and isinstance(value.owner, Container):
         return _first(trace, reductions, event, _entries(trace, value.owner), depth)
-    if isinstance(value.key, tuple) and value.key[0] in _KEEPING:
-        operands = [one for one in (value.owner, *value.key[1:]) if isinstance(one, Value)]
-        return _first(trace, reductions, event, operands, depth)
+    if value.operation in _KEEPING:
+        return _first(trace, reductions, event, value.made_of, depth)
     return None
 
 
@@ -346,9 +296,9 @@ def _with_a_spec(called: Called) -> Iterator[Value]:
         if isinstance(given[1], Literal) and given[1].value:
             yield given[0]
     for one in given:
-        key = one.key if isinstance(one, Part) and isinstance(one.key, tuple) else ()
-        if len(key) > 1 and key[0] == "format" and isinstance(key[1], str):
-            yield from _specified(key[1], [v for v in key[2:] if isinstance(v, Value)])
+        said = one.operands if one.operation == "format" else ()
+        if said and isinstance(said[0], str):
+            yield from _specified(said[0], [v for v in said[1:] if isinstance(v, Value)])
 
 
 def _written_at(called: Called) -> Site:
@@ -365,7 +315,7 @@ _FIELD = re.compile(r"\{(?::([^{}]+))?\}")
 
 
 def _specified(text: str, values: list[Value]) -> Iterator[Value]:
-    """The values whose fields have a spec, where fields and values surely stand in the same order."""
+    """The values whose fields have a spec, where fields and values surely are in the same order."""
     fields = _FIELD.findall(text.replace("{{", "").replace("}}", ""))
     if len(fields) == len(values):
         yield from (value for field, value in zip(fields, values, strict=True) if field)
@@ -387,10 +337,45 @@ def _decided_by_shards(trace: Trace) -> Iterator[Finding]:
                 message="each rank asks its own shards whether it makes its step: where one of them decides otherwise, "
                 "its part of the model falls behind; ask `full_tensor()` of the test, on every rank",
                 because=(
-                    (shard.event, f"`{shard.module.words()}` is sharded here"),
+                    shard.reason,
                     (stepped, "this is left out"),
                 ),
             )
+
+
+def _scaled_by_own_norm(trace: Trace) -> Iterator[Finding]:
+    """Gradients that are multiplied by what each rank has computed from its own shards: clipping by hand."""
+    own = {
+        called.result: called
+        for called in trace.calls(*_METHODS, *_FUNCTIONS)
+        if (tensor := called.receiver or called.argument(0, "input")) is not None
+        and (found := _local_part(tensor)) is not None
+        and found.gradient
+    }
+    said: set[object] = set()
+    for scaled in trace.calls(".mul_", ".div_") if own else ():
+        tensor, by = scaled.receiver, scaled.argument(0, "other")
+        found = None if tensor is None else parameter_of(tensor) or _local_part(tensor)
+        if found is None or by is None or not found.gradient or scaled.at.node in said:
+            continue
+        here = holding_shards(trace, scaled, found.module)
+        if here is None or "ignored_params" in here[0].event.options:
+            continue
+        made = next((own[one] for one in origins(trace, by, scaled.order) if one in own), None)
+        if made is not None:
+            said.add(scaled.at.node)
+            yield Finding(
+                at=scaled,
+                message="each rank multiplies its shards of the gradients by a number of its own shards, another one than "
+                "the other ranks; sum the squares over the ranks first, or call `torch.nn.utils.clip_grad_norm_`",
+                because=((made, "this is of one rank's shard"), here[0].reason),
+            )
+
+
+def _local_part(tensor: Value) -> Parameter | None:
+    """The parameter of whose local part a tensor is made: ``p.grad.to_local().pow(2)``."""
+    local = (p for p in parts_along(tensor) if p.key in (".to_local()", (".to_local()",)))
+    return next((parameter_of(p.owner) for p in local), None)
 
 
 def _truths(trace: Trace) -> dict[Value, Shard]:
@@ -457,15 +442,10 @@ def _is_plain(trace: Trace, reduction: Called, tensor: Value) -> bool:
     """Whether the script has asked whether a tensor is a DTensor and it is not: where it is reduced, or where it, or
     what it was computed from, was made: a list may hold it since.
     """
-    if any(map(_says_plain, reduction.guards)):
-        return True
-    value: Value | None = tensor
-    while isinstance(value, Part):
-        made = trace.giving(value)
-        if made and all(any(map(_says_plain, called.guards)) for called in made):
-            return True
-        value = value.owner
-    return False
+    makings = [[reduction], *map(trace.giving, parts_along(tensor))]
+    return any(
+        made and all(any(map(_says_plain, called.guards)) for called in made) for made in makings
+    )
 
 
 def _gathered(trace: Trace, event: Event, shard: Shard) -> bool:

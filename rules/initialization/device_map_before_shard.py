@@ -29,65 +29,15 @@ distributed mode. Load on the CPU or on the meta device and shard then.
 
 ## Forms
 
-Found: the default of a helper function.
-
-```python
-def load(name, device_map="auto"):
-    return AutoModelForCausalLM.from_pretrained(name, device_map=device_map)
-
-
-def distribute(model):
-    for block in model.transformer.h:
-        fully_shard(block)
-    return fully_shard(model)
-
-
-dist.init_process_group("nccl")
-distribute(load("gpt2"))
-```
-
-Found: a map that an option switches on.
-
-```python
-import argparse
-
-parser = argparse.ArgumentParser()
-parser.add_argument("--map", action="store_true")
-args = parser.parse_args()
-dist.init_process_group("nccl")
-model = AutoModelForCausalLM.from_pretrained("gpt2", device_map="auto" if args.map else None)
-fully_shard(model)
-```
-
-Not found: a map that is written out and names several devices.
-
-```python
-dist.init_process_group("nccl")
-layers = {
-    "transformer.wte": 0,
-    "transformer.wpe": 0,
-    "transformer.h": 1,
-    "transformer.ln_f": 1,
-    "lm_head": 0,
-}
-model = AutoModelForCausalLM.from_pretrained("gpt2", device_map=layers)
-fully_shard(model)
-```
-
-Not found: accelerate's own function.
-
-```python
-from accelerate import dispatch_model, infer_auto_device_map
-
-dist.init_process_group("nccl")
-model = AutoModelForCausalLM.from_pretrained("gpt2")
-model = dispatch_model(model, infer_auto_device_map(model))
-fully_shard(model)
-```
+- Found: the default of a helper function.
+- Found: a map that an option switches on.
+- Not found: a map that is written out and names several devices.
+- Not found: accelerate's own function.
 
 ## Fix safety
 
-Unsafe: the argument goes. The host's memory must hold the model on each rank then.
+Unsafe: the argument goes. The host's memory must hold the model on each rank then. None where it is a choice
+(`"auto" if args.int8 else None`), which may be for runs that shard nothing.
 
 ## Known limits
 
@@ -104,7 +54,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fsdp2lint.api import Arguments, Called, Finding, Fix, Guards, Literal, Trace, rule
+import libcst as cst
+
+from fsdp2lint.api import (
+    Arguments,
+    Called,
+    Finding,
+    Fix,
+    Guards,
+    Literal,
+    Trace,
+    argument,
+    rule,
+)
 
 from .._common.fixes import call_of
 from .._common.shared import Shard, cases, shards_after, together
@@ -128,7 +90,7 @@ def check(trace: Trace) -> Iterator[Finding]:
                 at=loaded,
                 message=f'`device_map="{value.value}"` spreads the model over all GPUs in every rank, and '
                 f"`fully_shard({shard.module.words()})` shards what is spread: leave the map out",
-                because=((shard.event, f"`{shard.module.words()}` is sharded here"),),
+                because=(shard.reason,),
                 fix=_without(loaded),
             )
             break
@@ -145,8 +107,8 @@ def _shard(trace: Trace, loaded: Called, guards: Guards) -> Shard | None:
 def _without(loaded: Called) -> Fix | None:
     """The call without the map."""
     call = call_of(loaded.at)
-    written = () if call is None else call.args
-    if call is None or not any(a.keyword and a.keyword.value == "device_map" for a in written):
-        return None
+    written = argument(call, -1, "device_map") if call is not None else None
+    if call is None or written is None or isinstance(written.value, cst.IfExp):
+        return None  # a choice may be for runs that shard nothing
     edit = Arguments(loaded.at.source, call).remove("device_map")
     return Fix("leave `device_map` out", (edit,), "unsafe", "each rank loads the model on its host")

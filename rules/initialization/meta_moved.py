@@ -30,55 +30,10 @@ allocates memory instead, and the values come from an initialisation or a load a
 
 ## Forms
 
-Found: a device that the constructor of a trainer is given.
-
-```python
-class Trainer:
-    def __init__(self, device):
-        with torch.device("meta"):
-            self.model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
-        self.device = torch.device(device)
-        fully_shard(self.model)
-        self.model.to(self.device)
-
-
-dist.init_process_group("gloo")
-Trainer("cpu")
-```
-
-Found: accelerate's context.
-
-```python
-from accelerate import init_empty_weights
-
-dist.init_process_group("gloo")
-with init_empty_weights():
-    model = nn.Linear(8, 8)
-fully_shard(model)
-model.to("cpu")
-```
-
-Found: a cast before, which gives no memory.
-
-```python
-dist.init_process_group("gloo")
-with torch.device("meta"):
-    model = nn.Linear(8, 8)
-fully_shard(model)
-model.to(torch.bfloat16)
-model.to("cpu", torch.bfloat16)
-```
-
-Not found: the default device.
-
-```python
-dist.init_process_group("gloo")
-torch.set_default_device("meta")
-model = nn.Linear(8, 8)
-torch.set_default_device("cpu")
-fully_shard(model)
-model.to("cpu")
-```
+- Found: a device that the constructor of a trainer is given.
+- Found: accelerate's context.
+- Found: a cast before, which gives no memory.
+- Not found: the default device.
 
 ## Fix safety
 
@@ -192,8 +147,7 @@ def _names_device(value: Value) -> bool:
 
 def _is_indexed(value: Value) -> bool:
     """Whether a text is the name of a device with its number: ``f"cuda:{local_rank}"``, ``f"{kind}:{local_rank}"``."""
-    how, *said = value.key if isinstance(value, Part) and isinstance(value.key, tuple) else ("",)
-    text = said[0] if said and how == "format" else ""
+    text = value.operands[0] if value.operation == "format" and value.operands else ""
     if not isinstance(text, str):
         return False
     kind, _, number = text.partition(":")

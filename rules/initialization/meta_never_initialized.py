@@ -32,67 +32,8 @@ is often zero, later it is NaN or the remains of other tensors, and other ones o
 
 ## Forms
 
-Found: a norm of the project that the initialisation leaves out.
-
-```python
-class Norm(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(8))
-
-    def forward(self, x):
-        return x * self.weight
-
-
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.norm = Norm()
-        self.layer = nn.Linear(8, 8)
-
-    def forward(self, x):
-        return self.layer(self.norm(x))
-
-    def init_weights(self):
-        for module in self.modules():
-            if isinstance(module, nn.Linear):
-                module.reset_parameters()
-
-
-dist.init_process_group("gloo")
-with torch.device("meta"):
-    model = Net()
-fully_shard(model)
-model.to_empty(device="cpu")
-model.init_weights()
-optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-model(torch.randn(4, 8)).sum().backward()
-optimizer.step()
-```
-
-Found: a parameter beside submodules, when only these get values.
-
-```python
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.scale = nn.Parameter(torch.ones(8))
-        self.layer = nn.Linear(8, 8)
-
-    def forward(self, x):
-        return self.layer(x) * self.scale
-
-
-dist.init_process_group("gloo")
-with torch.device("meta"):
-    model = Net()
-fully_shard(model)
-model.to_empty(device="cpu")
-model.layer.reset_parameters()
-optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-model(torch.randn(4, 8)).sum().backward()
-optimizer.step()
-```
+- Found: a norm of the project that the initialisation leaves out.
+- Found: a parameter beside submodules, when only these get values.
 
 ## Fix safety
 

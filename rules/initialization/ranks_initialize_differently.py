@@ -36,32 +36,8 @@ dropout.
 
 ## Forms
 
-Found: weights that are drawn again before the sharding.
-
-```python
-dist.init_process_group("gloo")
-torch.manual_seed(1 + dist.get_rank())
-model = nn.Linear(8, 8)
-nn.init.xavier_uniform_(model.weight)
-fully_shard(model)
-optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-model(torch.randn(4, 8)).sum().backward()
-optimizer.step()
-```
-
-Not found: random numbers that ranks draw in different number.
-
-```python
-dist.init_process_group("gloo")
-torch.manual_seed(0)
-if dist.get_rank() == 0:
-    torch.randn(8)
-model = nn.Linear(8, 8)
-fully_shard(model)
-optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-model(torch.randn(4, 8)).sum().backward()
-optimizer.step()
-```
+- Found: weights that are drawn again before the sharding.
+- Not found: random numbers that ranks draw in different number.
 
 ## Known limits
 
@@ -89,6 +65,7 @@ from fsdp2lint.api import (
     Stepped,
     Trace,
     Value,
+    root,
     rule,
 )
 
@@ -136,7 +113,7 @@ def check(trace: Trace) -> Iterator[Finding]:
                 "drawn: the sharded weights are a patchwork of the draws of all ranks",
                 because=(
                     (built, "weights are drawn here"),
-                    (shard.event, f"`{shard.module.words()}` is sharded here"),
+                    shard.reason,
                 ),
             )
 
@@ -183,7 +160,8 @@ def _trained_as_is(trace: Trace, seed: Called, built: Called, shard: Shard) -> b
         for event in values_given(trace, built, stepped, built.result)
         if not (event.order < shard.order and _draws(event))
     ]
-    ways = ways_without_values(trace, built, stepped, built.result, stepped.guards, giving=giving)
+    every = ways_without_values(trace, built, stepped, built.result, stepped.guards, giving=giving)
+    ways = [one for one in every if not one.excludes(shard.guards)]
     if not ways:
         return False
     asked = {guard.test for clause in ways[0].since(stepped.guards) for guard in clause}
@@ -192,13 +170,7 @@ def _trained_as_is(trace: Trace, seed: Called, built: Called, shard: Shard) -> b
 
 def _written_into(trace: Trace, layer: Value) -> bool:
     """Whether the script stores into tensors of a layer: ``layer.weight.data[:n] = others``."""
-    for owner in trace.memory.fields:
-        tensor: Value | None = owner
-        while isinstance(tensor, Part):
-            tensor = tensor.owner
-        if tensor is layer and isinstance(owner, Part):
-            return True
-    return False
+    return any(isinstance(o, Part) and root(o) is layer for o in trace.memory.fields)
 
 
 def _draws(event: Event) -> bool:
@@ -220,8 +192,6 @@ def _parts(value: Value | None) -> Iterator[Value]:
     if value is None:
         return
     yield value
-    if isinstance(value, Part) and isinstance(value.key, tuple):
-        yield from _parts(value.owner)
-        for one in value.key:
-            if isinstance(one, Value):
-                yield from _parts(one)
+    if isinstance(value, Part) and value.operation:
+        for one in value.made_of:
+            yield from _parts(one)

@@ -30,62 +30,10 @@ p.placements)`.
 
 ## Forms
 
-Found: a moving average that is not sharded.
-
-```python
-import copy
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-twin = copy.deepcopy(model)
-fully_shard(model)
-with torch.no_grad():
-    for mine, theirs in zip(twin.parameters(), model.parameters()):
-        mine.copy_(theirs)
-```
-
-Found: a method that initialises after the sharding.
-
-```python
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(8, 8)
-
-    def set_identity(self):
-        with torch.no_grad():
-            self.layer.weight.copy_(torch.eye(8))
-
-
-dist.init_process_group("gloo")
-model = Net()
-fully_shard(model)
-model.set_identity()
-```
-
-Not found: tensors from a file of safetensors, which are always plain.
-
-```python
-from safetensors.torch import load_file
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-state = load_file("model.safetensors")
-with torch.no_grad():
-    for name, parameter in model.named_parameters():
-        parameter.copy_(state[name])
-```
-
-Not found: a part of a parameter that is assigned.
-
-```python
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-with torch.no_grad():
-    model.weight[:4] = torch.ones(4, 8)
-```
+- Found: a moving average that is not sharded.
+- Found: a method that initialises after the sharding.
+- Not found: tensors from a file of safetensors, which are always plain.
+- Not found: a part of a parameter that is assigned.
 
 ## Known limits
 
@@ -121,5 +69,5 @@ def check(trace: Trace) -> Iterator[Finding]:
             at=copied,
             message=f"`{found.sharded.words()}` is a DTensor since it was sharded: copying {how} it and a plain "
             "tensor raises RuntimeError",
-            because=((found.shard.event, f"`{found.shard.module.words()}` is sharded here"),),
+            because=(found.shard.reason,),
         )

@@ -31,63 +31,10 @@ a TypeError.
 
 ## Forms
 
-Found: a helper function that builds and allocates.
-
-```python
-def build(device):
-    with torch.device("meta"):
-        model = nn.Sequential(*[nn.Linear(8, 8) for _ in range(4)])
-    return model.to_empty(device=device)
-
-
-dist.init_process_group("gloo")
-model = build("cpu")
-for layer in model:
-    fully_shard(layer)
-fully_shard(model)
-for layer in model:
-    layer.reset_parameters()
-```
-
-Found: each layer just before its own sharding.
-
-```python
-dist.init_process_group("gloo")
-with torch.device("meta"):
-    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
-for layer in model:
-    layer.to_empty(device="cpu")
-    fully_shard(layer)
-fully_shard(model)
-for layer in model:
-    layer.reset_parameters()
-```
-
-Found: a language model of Transformers.
-
-```python
-from transformers import AutoConfig, AutoModelForCausalLM
-
-dist.init_process_group("gloo")
-with torch.device("meta"):
-    model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained("gpt2"))
-model.to_empty(device="cpu")
-for block in model.transformer.h:
-    fully_shard(block)
-fully_shard(model)
-model.init_weights()
-```
-
-Not found: memory that is given by a function of the script.
-
-```python
-dist.init_process_group("gloo")
-with torch.device("meta"):
-    model = nn.Linear(8, 8)
-model._apply(lambda t: torch.empty_like(t, device="cpu"))
-fully_shard(model)
-model.reset_parameters()
-```
+- Found: a helper function that builds and allocates.
+- Found: each layer just before its own sharding.
+- Found: a language model of Transformers.
+- Not found: memory that is given by a function of the script.
 
 ## Fix safety
 
@@ -123,7 +70,8 @@ from fsdp2lint.api import (
     unwrapped,
 )
 
-from .._common.fixes import call_of, moved_below
+from .._common.fixes import call_of
+from .._common.fixes_moving import moved_below
 from .._common.meta import built_on_meta, given_memory, ways_without_values
 from .._common.shared import Shard, line_of, shards_after, together
 

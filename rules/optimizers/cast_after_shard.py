@@ -34,67 +34,10 @@ away, the optimizer's state is in 16 bits too, `float16` overflows. Nothing rais
 
 ## Forms
 
-Found: a trainer that is given the dtype.
-
-```python
-class Trainer:
-    def __init__(self, model, dtype):
-        self.model = fully_shard(model).to(dtype)
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3)
-
-    def step(self):
-        self.model(torch.randn(4, 8, dtype=torch.bfloat16)).sum().backward()
-        self.optimizer.step()
-
-
-dist.init_process_group("gloo")
-Trainer(nn.Linear(8, 8), torch.bfloat16).step()
-```
-
-Found: each block, behind a switch of the program.
-
-```python
-import argparse
-
-parser = argparse.ArgumentParser()
-parser.add_argument("--half", action="store_true")
-args = parser.parse_args()
-dist.init_process_group("gloo")
-model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
-for block in model:
-    fully_shard(block)
-    if args.half:
-        block.half()
-fully_shard(model)
-optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-model(torch.randn(4, 8)).sum().backward()
-optimizer.step()
-```
-
-Not found: the data of each parameter.
-
-```python
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-for p in model.parameters():
-    p.data = p.data.to(torch.bfloat16)
-optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-model(torch.randn(4, 8)).sum().backward()
-optimizer.step()
-```
-
-Not found: the dtype of another tensor.
-
-```python
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-model.to(torch.zeros(1, dtype=torch.bfloat16))
-optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-model(torch.randn(4, 8)).sum().backward()
-optimizer.step()
-```
+- Found: a trainer that is given the dtype.
+- Found: each block, behind a switch of the program.
+- Not found: the data of each parameter.
+- Not found: the dtype of another tensor.
 
 ## Known limits
 
@@ -111,10 +54,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fsdp2lint.api import Finding, Moved, Optimizer, Stepped, Trace, Value, options, rule, unwrapped
+from fsdp2lint.api import Finding, Moved, Trace, Value, rule, unwrapped
 
 from .._common.casts import lowered_to
-from .._common.shared import overlap, sharded, together
+from .._common.parts import holding_shards
+from .._common.shared import overlap
+from .._common.training import optimized_after
 
 
 @rule(code="FSDP221", group="suspicious")
@@ -122,17 +67,19 @@ def check(trace: Trace) -> Iterator[Finding]:
     """Casts of shards."""
     for moved in trace.of(Moved):
         dtype = lowered_to(moved)
-        found = None if dtype is None else sharded(trace, moved, moved.module)
+        found = None if dtype is None else holding_shards(trace, moved, moved.module)
         if dtype is None or found is None:
             continue
         shard, module = found
-        if _cast_before(trace, moved, module) or not _trained(trace, moved, module):
+        if _cast_before(trace, moved, module):
+            continue
+        if not optimized_after(trace, moved, module, moved.guards):
             continue
         yield Finding(
             at=moved,
             message=f"`{module.words()}` is sharded: this cast lowers the weights that the optimizer updates to "
             f"`{dtype}`; mixed precision is `MixedPrecisionPolicy(param_dtype=…)`",
-            because=((shard.event, f"`{shard.module.words()}` is sharded here"),),
+            because=(shard.reason,),
         )
 
 
@@ -142,13 +89,3 @@ def _cast_before(trace: Trace, moved: Moved, module: Value) -> bool:
         for earlier in trace.before(moved, Moved)
         if overlap(trace, unwrapped(earlier.module), module) is not None
     )
-
-
-def _trained(trace: Trace, moved: Moved, module: Value) -> bool:
-    """Whether an optimizer steps over the module afterwards."""
-    for stepped in trace.after(moved, Stepped):
-        for optimizer in options(stepped.optimizer):
-            if isinstance(optimizer, Optimizer) and together(stepped.guards, moved.guards):
-                if any(overlap(trace, unwrapped(p.of), module) is not None for p in optimizer.over):
-                    return True
-    return False

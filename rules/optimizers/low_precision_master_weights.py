@@ -31,68 +31,10 @@ are coarse. Shard the float32 model; the policy does the rest.
 
 ## Forms
 
-Found: a trainer that uses one dtype for both.
-
-```python
-class Trainer:
-    def __init__(self, dtype):
-        self.model = nn.Linear(8, 8).to(dtype)
-        fully_shard(self.model, mp_policy=MixedPrecisionPolicy(param_dtype=dtype))
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3)
-
-    def step(self):
-        self.model(torch.randn(4, 8)).sum().backward()
-        self.optimizer.step()
-
-
-dist.init_process_group("gloo")
-Trainer(torch.bfloat16).step()
-```
-
-Found: a model of Transformers that is loaded in 16 bits.
-
-```python
-from transformers import AutoModelForCausalLM
-
-dist.init_process_group("gloo")
-model = AutoModelForCausalLM.from_pretrained("gpt2", dtype="bfloat16")
-policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-for block in model.transformer.h:
-    fully_shard(block, mp_policy=policy)
-fully_shard(model, mp_policy=policy)
-optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-model(torch.tensor([[1, 2]])).logits.sum().backward()
-optimizer.step()
-```
-
-Not found: layers that are made in 16 bits.
-
-```python
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8, dtype=torch.bfloat16)
-fully_shard(model, mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16))
-optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-model(torch.randn(4, 8)).sum().backward()
-optimizer.step()
-```
-
-Not found: a dtype that an argument of the program chooses.
-
-```python
-import argparse
-
-DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
-parser = argparse.ArgumentParser()
-parser.add_argument("--dtype", default="bf16")
-args = parser.parse_args()
-dtype = DTYPES[args.dtype]
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8).to(dtype)
-fully_shard(model, mp_policy=MixedPrecisionPolicy(param_dtype=dtype))
-optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-model(torch.randn(4, 8)).sum().backward()
-optimizer.step()
-```
+- Found: a trainer that uses one dtype for both.
+- Found: a model of Transformers that is loaded in 16 bits.
+- Not found: layers that are made in 16 bits.
+- Not found: a dtype that an argument of the program chooses.
 
 ## Fix safety
 
@@ -120,8 +62,6 @@ from fsdp2lint.api import (
     Finding,
     Fix,
     Moved,
-    Optimizer,
-    Stepped,
     Trace,
     Value,
     options,
@@ -133,6 +73,7 @@ from .._common.casts import lowered, lowered_to, without_cast
 from .._common.parts import frozen
 from .._common.policies import dtype_of, policy_of
 from .._common.shared import Shard, overlap, shards_after, together
+from .._common.training import optimized_after
 
 _FLOAT32 = ("float", "double")
 
@@ -144,7 +85,9 @@ def check(trace: Trace) -> Iterator[Finding]:
         shard = _sharded_alike(trace, event, module, dtype)
         if shard is None or frozen(trace, module) or any(trace.calls("peft.get_peft_model")):
             continue
-        if _cast_back(trace, event, module) or not _trained(trace, shard, module):
+        if _cast_back(trace, event, module):
+            continue
+        if not optimized_after(trace, shard.event, module, shard.guards):
             continue
         yield Finding(
             at=event,
@@ -178,16 +121,6 @@ def _is_float32(value: Value) -> bool:
     return any(
         not isinstance(v, External) or v.name == "torch.float32" for v in options(value)
     ) and (any(isinstance(v, External) for v in options(value)))
-
-
-def _trained(trace: Trace, shard: Shard, module: Value) -> bool:
-    """Whether an optimizer steps over the module afterwards."""
-    for stepped in trace.after(shard.event, Stepped):
-        for optimizer in options(stepped.optimizer):
-            if isinstance(optimizer, Optimizer) and together(stepped.guards, shard.guards):
-                if any(overlap(trace, unwrapped(p.of), module) is not None for p in optimizer.over):
-                    return True
-    return False
 
 
 def _fix(event: Event) -> Fix | None:

@@ -33,85 +33,10 @@ under `no_grad` does the same.
 
 ## Forms
 
-Found: an evaluation before the training, in a trainer.
-
-```python
-class Trainer:
-    def __init__(self, model):
-        self.model = model
-
-    @torch.no_grad()
-    def evaluate(self):
-        return self.model(torch.randn(4, 8)).sum().item()
-
-    def train(self):
-        self.evaluate()
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3)
-        self.model(torch.randn(4, 8)).sum().backward()
-        self.optimizer.step()
-
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-Trainer(model).train()
-```
-
-Found: groups of parameters, built between forward and backward by a helper function.
-
-```python
-def build(model):
-    matrices = [p for p in model.parameters() if p.ndim > 1]
-    return torch.optim.AdamW([{"params": matrices, "weight_decay": 0.1}], lr=1e-3)
-
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-loss = model(torch.randn(4, 8)).sum()
-optimizer = build(model)
-loss.backward()
-optimizer.step()
-```
-
-Not found: parameters that `unshard()` has gathered.
-
-```python
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-model.unshard()
-optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-model.reshard()
-model(torch.randn(4, 8)).sum().backward()
-optimizer.step()
-```
-
-Not found: a forward through a method that was registered.
-
-```python
-from torch.distributed.fsdp import register_fsdp_forward_method
-
-
-class Encoder(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(8, 8)
-
-    def encode(self, x):
-        return self.layer(x)
-
-
-dist.init_process_group("gloo")
-model = Encoder()
-fully_shard(model)
-register_fsdp_forward_method(model, "encode")
-with torch.no_grad():
-    model.encode(torch.randn(4, 8))
-optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-model.encode(torch.randn(4, 8)).sum().backward()
-optimizer.step()
-```
+- Found: an evaluation before the training, in a trainer.
+- Found: groups of parameters, built between forward and backward by a helper function.
+- Not found: parameters that `unshard()` has gathered.
+- Not found: a forward through a method that was registered.
 
 ## Fix safety
 

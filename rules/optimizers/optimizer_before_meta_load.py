@@ -34,85 +34,10 @@ it by itself). The optimizer keeps the old ones: nothing raises, the loss stays 
 
 ## Forms
 
-Found: a trainer that loads where an argument names a file.
-
-```python
-import argparse
-
-
-class Trainer:
-    def __init__(self):
-        with torch.device("meta"):
-            self.model = nn.Linear(8, 8)
-        fully_shard(self.model)
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3)
-
-    def load(self, path):
-        options = StateDictOptions(full_state_dict=True)
-        set_model_state_dict(self.model, torch.load(path, mmap=True), options=options)
-
-    def step(self):
-        self.model(torch.randn(4, 8)).sum().backward()
-        self.optimizer.step()
-
-
-parser = argparse.ArgumentParser()
-parser.add_argument("--init-from")
-args = parser.parse_args()
-dist.init_process_group("gloo")
-trainer = Trainer()
-if args.init_from:
-    trainer.load(args.init_from)
-trainer.step()
-```
-
-Found: tensors that are distributed by hand and assigned.
-
-```python
-from torch.distributed.tensor import distribute_tensor
-
-dist.init_process_group("gloo")
-with torch.device("meta"):
-    model = nn.Linear(8, 8)
-fully_shard(model)
-optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-full = torch.load("model.pt", mmap=True)
-sharded = {}
-for name, p in model.state_dict().items():
-    sharded[name] = nn.Parameter(distribute_tensor(full[name], p.device_mesh, p.placements))
-model.load_state_dict(sharded, assign=True)
-model(torch.randn(4, 8)).sum().backward()
-optimizer.step()
-```
-
-Found: a model that is built empty by accelerate.
-
-```python
-from accelerate import init_empty_weights
-
-dist.init_process_group("gloo")
-with init_empty_weights():
-    model = nn.Linear(8, 8)
-fully_shard(model)
-optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-state = torch.load("model.pt", mmap=True)
-set_model_state_dict(model, state, options=StateDictOptions(full_state_dict=True))
-model(torch.randn(4, 8)).sum().backward()
-optimizer.step()
-```
-
-Not found: a loop that sets each parameter anew.
-
-```python
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-for name, p in list(model.named_parameters()):
-    setattr(model, name, nn.Parameter(p.detach().float()))
-model(torch.randn(4, 8)).sum().backward()
-optimizer.step()
-```
+- Found: a trainer that loads where an argument names a file.
+- Found: tensors that are distributed by hand and assigned.
+- Found: a model that is built empty by accelerate.
+- Not found: a loop that sets each parameter anew.
 
 ## Fix safety
 
@@ -148,7 +73,7 @@ from fsdp2lint.api import (
     unwrapped,
 )
 
-from .._common.fixes import moved_below
+from .._common.fixes_moving import moved_below
 from .._common.meta import built_on_meta, given_memory
 from .._common.shared import line_of, overlap, sharded, together, wrapped_by
 

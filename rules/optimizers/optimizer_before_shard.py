@@ -31,71 +31,10 @@ ones, whose gradients stay None: nothing raises, the loss stays flat, nothing is
 
 ## Forms
 
-Found: a helper function that builds the optimizer.
-
-```python
-def configure(model):
-    return torch.optim.AdamW(model.parameters(), lr=1e-3)
-
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-optimizer = configure(model)
-fully_shard(model)
-model(torch.randn(4, 8)).sum().backward()
-optimizer.step()
-```
-
-Found: groups of parameters, kept by an object.
-
-```python
-class Trainer:
-    def __init__(self, model):
-        self.model = model
-        groups = [{"params": [p for p in model.parameters() if p.dim() > 1], "weight_decay": 0.1}]
-        self.optimizer = torch.optim.AdamW(groups, lr=1e-3)
-        fully_shard(self.model)
-
-    def step(self, x):
-        self.model(x).sum().backward()
-        self.optimizer.step()
-
-
-dist.init_process_group("gloo")
-Trainer(nn.Linear(8, 8)).step(torch.randn(4, 8))
-```
-
-Found: a helper function that builds the optimizers of two models.
-
-```python
-def build(net):
-    return torch.optim.AdamW(net.parameters(), lr=1e-3)
-
-
-dist.init_process_group("gloo")
-generator, critic = nn.Linear(8, 8), nn.Linear(8, 1)
-first = build(generator)
-fully_shard(generator)
-fully_shard(critic)
-second = build(critic)
-critic(generator(torch.randn(4, 8))).sum().backward()
-first.step()
-second.step()
-```
-
-Not found: an optimizer that code outside of the project may have rebuilt.
-
-```python
-from elsewhere import prepare
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-fully_shard(model)
-prepare(model, optimizer)
-model(torch.randn(4, 8)).sum().backward()
-optimizer.step()
-```
+- Found: a helper function that builds the optimizer.
+- Found: groups of parameters, kept by an object.
+- Found: a helper function that builds the optimizers of two models.
+- Not found: an optimizer that code outside of the project may have rebuilt.
 
 ## Fix safety
 
@@ -123,15 +62,15 @@ from fsdp2lint.api import (
     Optimizer,
     OptimizerBuilt,
     OptimizerReceived,
-    Part,
     Stepped,
     Trace,
     options,
+    parts_along,
     root,
     rule,
 )
 
-from .._common.fixes import moved_below
+from .._common.fixes_moving import moved_below
 from .._common.meta import ways_around
 from .._common.shared import (
     Shard,
@@ -276,12 +215,4 @@ def _refilled(trace: Trace, optimizer: Optimizer) -> bool:
         return True
     if ".param_groups" in trace.memory.fields.get(optimizer, ()):
         return True
-    return any(_below(owner, groups) for owner in trace.written("['params']"))
-
-
-def _below(value: object, groups: object) -> bool:
-    while isinstance(value, Part):
-        if value is groups:
-            return True
-        value = value.owner
-    return False
+    return any(p is groups for owner in trace.written("['params']") for p in parts_along(owner))

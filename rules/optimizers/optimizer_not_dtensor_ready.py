@@ -9,7 +9,8 @@ applied to.
 
 Both change tensors in place in ways for which a `DTensor` would have to change its placement: the first step
 raises RuntimeError ("in-place operations that require placement changes are not supported"). Measured on
-torch 2.13; all other dense optimizers of `torch.optim` work.
+torch 2.13 and 2.14; all other dense optimizers of `torch.optim` work. On torch 2.7 and 2.9 Rprop raises,
+and Adafactor makes other steps than it does on whole parameters, without a word (measured: 0.08 after three steps at a rate of 0.1).
 
 ## Example
 
@@ -30,57 +31,9 @@ torch 2.13; all other dense optimizers of `torch.optim` work.
 
 ## Forms
 
-Found: a table of optimizers.
-
-```python
-OPTIMIZERS = {"adafactor": torch.optim.Adafactor, "adamw": torch.optim.AdamW}
-
-
-class Trainer:
-    def __init__(self, model, name):
-        self.model = fully_shard(model)
-        self.optimizer = OPTIMIZERS[name](model.parameters(), lr=1e-2)
-
-    def step(self):
-        self.model(torch.randn(4, 8)).sum().backward()
-        self.optimizer.step()
-
-
-dist.init_process_group("gloo")
-Trainer(nn.Linear(8, 8), "adafactor").step()
-```
-
-Found: a class of the project, and a scaler that steps.
-
-```python
-class Own(torch.optim.Rprop):
-    pass
-
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-optimizer = Own(model.parameters())
-scaler = torch.amp.GradScaler("cpu")
-scaler.scale(model(torch.randn(4, 8)).sum()).backward()
-scaler.step(optimizer)
-```
-
-Not found: a name that comes from the program's arguments.
-
-```python
-import argparse
-
-parser = argparse.ArgumentParser()
-parser.add_argument("--optimizer", default="Rprop")
-args = parser.parse_args()
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-optimizer = getattr(torch.optim, args.optimizer)(model.parameters())
-model(torch.randn(4, 8)).sum().backward()
-optimizer.step()
-```
+- Found: a table of optimizers.
+- Found: a class of the project, and a scaler that steps.
+- Not found: a name that comes from the program's arguments.
 
 ## Known limits
 
@@ -98,7 +51,8 @@ from collections.abc import Iterator
 
 from fsdp2lint.api import External, Finding, OptimizerBuilt, Stepped, Trace, options, rule
 
-from .._common.shared import Shard, sharded
+from .._common.parts import holding_shards
+from .._common.shared import Shard
 
 _UNFIT = ("torch.optim.Adafactor", "torch.optim.Rprop")
 
@@ -116,13 +70,13 @@ def check(trace: Trace) -> Iterator[Finding]:
                 at=built,
                 message=f"`{cls.name}` cannot step over the sharded parameters of `{shard.module.words()}`: its "
                 "in-place operations raise RuntimeError on DTensors",
-                because=((shard.event, f"`{shard.module.words()}` is sharded here"),),
+                because=(shard.reason,),
             )
 
 
 def _shard(trace: Trace, built: OptimizerBuilt) -> Shard | None:
     for parameters in built.over:
-        found = sharded(trace, built, parameters.of)
+        found = holding_shards(trace, built, parameters.of)
         if found is not None and "ignored_params" not in found[0].event.options:
             return found[0]
     return None

@@ -34,69 +34,10 @@ DCP matches entries by name. A raw optimizer state is keyed by numbers, so whoev
 
 ## Forms
 
-Found: a class with `state_dict`, of which DCP asks the state.
-
-```python
-from torch.distributed.checkpoint.stateful import Stateful
-
-
-class AppState(Stateful):
-    def __init__(self, model, optimizer):
-        self.model, self.optimizer = model, optimizer
-
-    def state_dict(self):
-        return {"model": self.model.state_dict(), "optim": self.optimizer.state_dict()}
-
-    def load_state_dict(self, state):
-        self.model.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optim"])
-
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-dcp.save({"app": AppState(model, optimizer)}, checkpoint_id="step_1")
-```
-
-Found: several optimizers, or the optimizer itself.
-
-```python
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-optimizers = {"adam": torch.optim.AdamW(model.parameters(), lr=1e-3)}
-dcp.save({name: one.state_dict() for name, one in optimizers.items()}, checkpoint_id="step_1")
-dcp.save({"model": model, "optim": optimizers["adam"]}, checkpoint_id="step_2")
-```
-
-Found: a resume in a helper function.
-
-```python
-def resume(model, optimizer, path):
-    state = {"model": model.state_dict(), "optim": optimizer.state_dict()}
-    dcp.load(state, checkpoint_id=path)
-    optimizer.load_state_dict(state["optim"])
-
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-resume(model, optimizer, "step_1")
-```
-
-Not found: a copy of the state.
-
-```python
-import copy
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-dcp.save({"optim": copy.deepcopy(optimizer.state_dict())}, checkpoint_id="step_1")
-```
+- Found: a class with `state_dict`, of which DCP asks the state.
+- Found: several optimizers, or the optimizer itself.
+- Found: a resume in a helper function.
+- Not found: a copy of the state.
 
 ## Fix safety
 
@@ -158,7 +99,7 @@ def check(trace: Trace) -> Iterator[Finding]:
             at=event,
             message=f"`{via.rpartition('.')[2]}` gets `{said}.state_dict()`, whose keys are numbers"
             f"{empty}; use `get_optimizer_state_dict`",
-            because=((shard.event, f"`{shard.module.words()}` is sharded here"),),
+            because=(shard.reason,),
             fix=fix if all(fixes) else None,
         )
 

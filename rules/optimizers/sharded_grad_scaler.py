@@ -31,41 +31,9 @@ PyTorch warn about it.
 
 ## Forms
 
-Found: a scaler of a trainer, made before the model is sharded.
-
-```python
-class Trainer:
-    def __init__(self, model, fp16):
-        self.scaler = ShardedGradScaler(enabled=fp16)
-        self.model = fully_shard(model)
-
-
-dist.init_process_group("gloo")
-Trainer(nn.Linear(8, 8), True)
-```
-
-Found: a table of classes.
-
-```python
-SCALERS = {"fsdp": ShardedGradScaler, "ddp": torch.amp.GradScaler}
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-scaler = SCALERS["fsdp"](init_scale=1024.0)
-```
-
-Not found: a class that is derived from it.
-
-```python
-class Scaler(ShardedGradScaler):
-    pass
-
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-scaler = Scaler()
-```
+- Found: a scaler of a trainer, made before the model is sharded.
+- Found: a table of classes.
+- Not found: a class that is derived from it.
 
 ## Fix safety
 
@@ -104,7 +72,7 @@ def check(trace: Trace) -> Iterator[Finding]:
             at=made,
             message="`ShardedGradScaler` is FSDP1's; for what `fully_shard` has sharded "
             "`torch.amp.GradScaler` is enough",
-            because=((shard.event, f"`{shard.module.words()}` is sharded here"),),
+            because=(shard.reason,),
             fix=_ordinary(made),
         )
 

@@ -29,63 +29,10 @@ The list holds the old tensors. Their `grad` stays None and their values never c
 
 ## Forms
 
-Found: a trainer that keeps what is to be trained.
-
-```python
-class Trainer:
-    def __init__(self, model):
-        self.model = model
-        self.trainable = [p for p in model.parameters() if p.requires_grad]
-        fully_shard(self.model)
-        self.optimizer = torch.optim.AdamW(self.trainable, lr=1e-3)
-
-    def step(self):
-        self.model(torch.randn(4, 8)).sum().backward()
-        self.optimizer.step()
-
-
-dist.init_process_group("gloo")
-Trainer(nn.Linear(8, 8)).step()
-```
-
-Found: a moving average that follows a list of the old parameters.
-
-```python
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-live = list(model.parameters())
-average = [p.detach().clone() for p in live]
-fully_shard(model)
-model(torch.randn(4, 8)).sum().backward()
-with torch.no_grad():
-    for kept, new in zip(average, live):
-        kept.lerp_(new, 0.1)
-```
-
-Found: a function that the list is bound to.
-
-```python
-from functools import partial
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-clip = partial(torch.nn.utils.clip_grad_norm_, list(model.parameters()))
-fully_shard(model)
-model(torch.randn(4, 8)).sum().backward()
-clip(1.0)
-```
-
-Not found: a single parameter that is kept by its name.
-
-```python
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-weight = model.weight
-fully_shard(model)
-optimizer = torch.optim.AdamW([weight], lr=1e-3)
-model(torch.randn(4, 8)).sum().backward()
-optimizer.step()
-```
+- Found: a trainer that keeps what is to be trained.
+- Found: a moving average that follows a list of the old parameters.
+- Found: a function that the list is bound to.
+- Not found: a single parameter that is kept by its name.
 
 ## Fix safety
 

@@ -36,64 +36,9 @@ frees them.
 
 ## Forms
 
-Found: a trainer that logs between backward and step.
-
-```python
-class Trainer:
-    def __init__(self, model):
-        self.model = model
-        self.optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-
-    @torch.no_grad()
-    def log(self):
-        print(self.model(torch.ones(1, 8)).mean())
-
-    def step(self):
-        self.model(torch.randn(4, 8)).square().mean().backward()
-        self.log()
-        self.optimizer.step()
-        self.optimizer.zero_grad()
-
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-trainer = Trainer(model)
-for _ in range(3):
-    trainer.step()
-```
-
-Found: the switch on each block.
-
-```python
-dist.init_process_group("gloo")
-model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
-for block in model:
-    fully_shard(block)
-fully_shard(model)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-for block in model:
-    block.set_reshard_after_backward(False)
-for _ in range(3):
-    model(torch.randn(4, 8)).square().mean().backward()
-    optimizer.step()
-    optimizer.zero_grad()
-```
-
-Not found: a root that is set to keep its parameters.
-
-```python
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model, reshard_after_forward=False)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-for _ in range(3):
-    model(torch.randn(4, 8)).square().mean().backward()
-    with torch.no_grad():
-        print(model(torch.ones(1, 8)).mean())
-    optimizer.step()
-    optimizer.zero_grad()
-```
+- Found: a trainer that logs between backward and step.
+- Found: the switch on each block.
+- Not found: a root that is set to keep its parameters.
 
 ## Known limits
 
@@ -235,7 +180,7 @@ def _never_freed(trace: Trace) -> Iterator[Finding]:
             message=f"the parameters of `{module.words()}` stay gathered after each backward and `reshard()` is "
             "never called: every forward after the first step uses the first weights or old ones",
             because=(
-                (shard.event, f"`{shard.module.words()}` is sharded here"),
+                shard.reason,
                 (stepped, "the step, which changes the shards"),
             ),
         )

@@ -46,109 +46,10 @@ A layer that must stay, for a later stage of training, is frozen with `requires_
 
 ## Forms
 
-Found: a gate in each block, under a trainer.
-
-```python
-class Block(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(8, 8)
-        self.gate = nn.Linear(8, 8)
-
-    def forward(self, x):
-        return self.layer(x)
-
-
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.blocks = nn.ModuleList(Block() for _ in range(2))
-
-    def forward(self, x):
-        for block in self.blocks:
-            x = block(x)
-        return x
-
-
-class Trainer:
-    def __init__(self, model):
-        for block in model.blocks:
-            fully_shard(block)
-        self.model = fully_shard(model)
-        self.optimizer = torch.optim.AdamW(self.model.parameters())
-
-    def step(self):
-        self.model(torch.randn(4, 8)).sum().backward()
-        self.optimizer.step()
-
-
-dist.init_process_group("gloo")
-Trainer(Net()).step()
-```
-
-Found: a parameter.
-
-```python
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.body = nn.Linear(8, 8)
-        self.scale = nn.Parameter(torch.ones(8))
-
-    def forward(self, x):
-        return self.body(x)
-
-
-dist.init_process_group("gloo")
-model = Net()
-fully_shard(model)
-optimizer = torch.optim.AdamW(model.parameters())
-model(torch.randn(4, 8)).sum().backward()
-optimizer.step()
-```
-
-Not found: a layer whose result nothing uses.
-
-```python
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.body = nn.Linear(8, 8)
-        self.spare = nn.Linear(8, 8)
-
-    def forward(self, x):
-        extra = self.spare(x)
-        return self.body(x)
-
-
-dist.init_process_group("gloo")
-model = Net()
-fully_shard(model)
-optimizer = torch.optim.AdamW(model.parameters())
-model(torch.randn(4, 8)).sum().backward()
-optimizer.step()
-```
-
-Not found: a layer whose output is detached.
-
-```python
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.body = nn.Linear(8, 8)
-        self.spare = nn.Linear(8, 8)
-
-    def forward(self, x):
-        return self.body(self.spare(x).detach())
-
-
-dist.init_process_group("gloo")
-model = Net()
-fully_shard(model)
-optimizer = torch.optim.AdamW(model.parameters())
-model(torch.randn(4, 8)).sum().backward()
-optimizer.step()
-```
+- Found: a gate in each block, under a trainer.
+- Found: a parameter.
+- Not found: a layer whose result nothing uses.
+- Not found: a layer whose output is detached.
 
 ## Known limits
 
@@ -215,7 +116,7 @@ def check(trace: Trace) -> Iterator[Finding]:
     for built in trace.of(OptimizerBuilt) if not trace.truncated else ():
         for root in dict.fromkeys(unwrapped(p.of) for p in built.over):
             if isinstance(root, Module) and _trained(trace, built, root):
-                for unused in _unused(trace, built, root):
+                for unused in _unused(trace, root):
                     if unused.value not in said:
                         said.add(unused.value)
                         yield _finding(trace, built, unused)
@@ -246,7 +147,7 @@ def _finding(trace: Trace, built: OptimizerBuilt, unused: _Unused) -> Finding:
 
 
 def _trained(trace: Trace, built: OptimizerBuilt, root: Module) -> bool:
-    """Whether a model in sight is surely sharded, and trained by an optimizer."""
+    """Whether a resolved model is surely sharded, and trained by an optimizer."""
     if not trace.known(root):
         return False
     sharded = any(
@@ -263,7 +164,7 @@ def _trained(trace: Trace, built: OptimizerBuilt, root: Module) -> bool:
     return any(built.optimizer in options(s.optimizer) for s in steps)
 
 
-def _unused(trace: Trace, built: OptimizerBuilt, root: Module) -> Iterator[_Unused]:
+def _unused(trace: Trace, root: Module) -> Iterator[_Unused]:
     """The outermost parts of a model that nothing reads."""
     todo, seen = [root], {root}
     while todo:
@@ -299,7 +200,7 @@ def _made(trace: Trace, value: Value) -> Site | None:
 
 
 def _untouched(trace: Trace, owner: Module, value: Value, names: list[str]) -> bool:
-    """Whether nothing in sight can reach a part of a module."""
+    """Whether nothing that is resolved can reach a part of a module."""
     classes = _own_classes(owner)
     if not classes or len(trace.memory.held_by.get(value, ())) != 1 or not trace.known(value):
         return False

@@ -33,76 +33,11 @@ reduce-scatter, which mostly hides behind the backward.
 
 ## Forms
 
-Found: a policy that a helper function makes, for each block.
-
-```python
-def policy():
-    return MixedPrecisionPolicy(torch.bfloat16, torch.bfloat16)
-
-
-dist.init_process_group("gloo")
-model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
-for layer in model:
-    fully_shard(layer, mp_policy=policy())
-fully_shard(model, mp_policy=policy())
-optimizer = torch.optim.AdamW(model.parameters())
-model(torch.randn(4, 8)).square().mean().backward()
-optimizer.step()
-```
-
-Found: a dtype from a dictionary.
-
-```python
-DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model, mp_policy=MixedPrecisionPolicy(param_dtype=DTYPES["bf16"]))
-optimizer = torch.optim.AdamW(model.parameters())
-model(torch.randn(4, 8)).square().mean().backward()
-optimizer.step()
-```
-
-Found: a dtype that an option chooses.
-
-```python
-import argparse
-
-parser = argparse.ArgumentParser()
-parser.add_argument("--bf16", action="store_true")
-args = parser.parse_args()
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16 if args.bf16 else torch.float32)
-fully_shard(model, mp_policy=policy)
-optimizer = torch.optim.AdamW(model.parameters())
-model(torch.randn(4, 8)).square().mean().backward()
-optimizer.step()
-```
-
-Not found: a dtype that only the command line names.
-
-```python
-import sys
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-policy = MixedPrecisionPolicy(param_dtype=getattr(torch, sys.argv[1]))
-fully_shard(model, mp_policy=policy)
-optimizer = torch.optim.AdamW(model.parameters())
-model(torch.randn(4, 8)).square().mean().backward()
-optimizer.step()
-```
-
-Not found: a model that is cast as a whole, without a policy.
-
-```python
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8).bfloat16()
-fully_shard(model)
-optimizer = torch.optim.AdamW(model.parameters())
-model(torch.randn(4, 8).bfloat16()).square().mean().backward()
-optimizer.step()
-```
+- Found: a policy that a helper function makes, for each block.
+- Found: a dtype from a dictionary.
+- Found: a dtype that an option chooses.
+- Not found: a dtype that only the command line names.
+- Not found: a model that is cast as a whole, without a policy.
 
 ## Fix safety
 
@@ -133,18 +68,15 @@ from fsdp2lint.api import (
     Finding,
     Fix,
     Literal,
-    Optimizer,
-    Stepped,
     Trace,
     Value,
-    options,
     rule,
-    unwrapped,
 )
 
 from .._common.fixes import call_of
 from .._common.policies import low_of, policy_of
-from .._common.shared import Shard, overlap, shards, together
+from .._common.shared import shards
+from .._common.training import optimized_after
 
 _FLOAT32 = "torch.float32"
 
@@ -155,7 +87,9 @@ def check(trace: Trace) -> Iterator[Finding]:
     said: set[Value] = set()
     for shard in shards(trace):
         policy = policy_of(shard)
-        if policy is None or policy in said or not _trained(trace, shard):
+        if policy is None or policy in said:
+            continue
+        if not optimized_after(trace, shard.event, shard.module, shard.guards):
             continue
         made = next(iter(trace.giving(policy)), None)
         dtype = None if made is None else _summed_in(made, policy)
@@ -179,17 +113,6 @@ def _summed_in(made: Called, policy: Value) -> str | None:
     name = "param_dtype" if given is None or isinstance(given, Literal) else "reduce_dtype"
     low = low_of(policy, name, made.guards)
     return None if low is None else low[0]
-
-
-def _trained(trace: Trace, shard: Shard) -> bool:
-    """Whether an optimizer steps over the module afterwards."""
-    return any(
-        isinstance(optimizer, Optimizer)
-        and together(stepped.guards, shard.guards)
-        and any(overlap(trace, unwrapped(p.of), shard.module) is not None for p in optimizer.over)
-        for stepped in trace.after(shard.event, Stepped)
-        for optimizer in options(stepped.optimizer)
-    )
 
 
 def _in_float32(made: Called, dtype: str) -> Fix | None:

@@ -39,66 +39,9 @@ With a group for each the embedding is freed after it was used, and the head is 
 
 ## Forms
 
-Found: sizes from a class of settings.
-
-```python
-from dataclasses import dataclass
-
-
-@dataclass
-class Config:
-    vocab_size: int = 50257
-    width: int = 64
-
-
-class Model(nn.Module):
-    def __init__(self, config):
-        super().__init__()
-        self.words = nn.Embedding(config.vocab_size, config.width)
-        self.blocks = nn.ModuleList([nn.Linear(config.width, config.width) for _ in range(4)])
-        self.head = nn.Linear(config.width, config.vocab_size)
-
-
-dist.init_process_group("gloo")
-model = Model(Config())
-for block in model.blocks:
-    fully_shard(block)
-fully_shard(model)
-```
-
-Found: an embedding in a `ModuleDict`.
-
-```python
-class Model(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.transformer = nn.ModuleDict(
-            dict(
-                wte=nn.Embedding(50304, 64),
-                h=nn.ModuleList([nn.Linear(64, 64) for _ in range(4)]),
-            )
-        )
-        self.lm_head = nn.Linear(64, 50304, bias=False)
-
-
-dist.init_process_group("gloo")
-model = Model()
-for block in model.transformer.h:
-    fully_shard(block)
-fully_shard(model)
-```
-
-Not found: a language model of Transformers, whose sizes are in its own settings.
-
-```python
-from transformers import AutoModelForCausalLM
-
-dist.init_process_group("gloo")
-model = AutoModelForCausalLM.from_pretrained("meta-llama/Llama-3.1-8B")
-for block in model.model.layers:
-    fully_shard(block)
-fully_shard(model)
-```
+- Found: sizes from a class of settings.
+- Found: an embedding in a `ModuleDict`.
+- Not found: a language model of Transformers, whose sizes are in its own settings.
 
 ## Known limits
 

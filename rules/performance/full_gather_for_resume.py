@@ -51,78 +51,9 @@ cut into shards again at the resume. `dcp.save` writes the shards where they are
 
 ## Forms
 
-Found: the two methods of a trainer.
-
-```python
-class Trainer:
-    def __init__(self):
-        self.model = nn.Linear(8, 8)
-        fully_shard(self.model)
-        self.optimizer = torch.optim.AdamW(self.model.parameters())
-        self.path = "optimizer.pt"
-
-    def save(self):
-        options = StateDictOptions(full_state_dict=True, cpu_offload=True)
-        state = get_optimizer_state_dict(self.model, self.optimizer, options=options)
-        if dist.get_rank() == 0:
-            torch.save(state, self.path)
-
-    def load(self):
-        options = StateDictOptions(full_state_dict=True, cpu_offload=True)
-        state = torch.load(self.path, mmap=True)
-        set_optimizer_state_dict(
-            self.model, self.optimizer, optim_state_dict=state, options=options
-        )
-
-
-dist.init_process_group("gloo")
-trainer = Trainer()
-if os.path.exists(trainer.path):
-    trainer.load()
-trainer.model(torch.randn(4, 8)).square().mean().backward()
-trainer.optimizer.step()
-trainer.save()
-```
-
-Found: a state beside others in one file.
-
-```python
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-optimizer = torch.optim.AdamW(model.parameters())
-options = StateDictOptions(full_state_dict=True, cpu_offload=True)
-if os.path.exists("last.pt"):
-    state = torch.load("last.pt", mmap=True)
-    set_optimizer_state_dict(model, optimizer, optim_state_dict=state["optimizer"], options=options)
-model(torch.randn(4, 8)).square().mean().backward()
-optimizer.step()
-state = {"optimizer": get_optimizer_state_dict(model, optimizer, options=options), "step": 1}
-if dist.get_rank() == 0:
-    torch.save(state, "last.pt")
-```
-
-Not found: a path that is found by listing a folder.
-
-```python
-import glob
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-optimizer = torch.optim.AdamW(model.parameters())
-options = StateDictOptions(full_state_dict=True, cpu_offload=True)
-for path in sorted(glob.glob("optimizer_*.pt"))[-1:]:
-    set_optimizer_state_dict(
-        model, optimizer, optim_state_dict=torch.load(path, mmap=True), options=options
-    )
-for step in range(100):
-    model(torch.randn(4, 8)).square().mean().backward()
-    optimizer.step()
-state = get_optimizer_state_dict(model, optimizer, options=options)
-if dist.get_rank() == 0:
-    torch.save(state, f"optimizer_{step}.pt")
-```
+- Found: the two methods of a trainer.
+- Found: a state beside others in one file.
+- Not found: a path that is found by listing a folder.
 
 ## Known limits
 

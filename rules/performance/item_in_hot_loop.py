@@ -39,108 +39,11 @@ Keep the tensor (`total += loss.detach()`) and read it every so many steps.
 
 ## Forms
 
-Found: a helper function that prints the loss.
-
-```python
-def log(step, loss):
-    print(step, float(loss))
-
-
-dist.init_process_group("nccl")
-model = nn.Linear(8, 8)
-fully_shard(model)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-for step in range(1000):
-    loss = model(torch.randn(4, 8, device="cuda")).square().mean()
-    loss.backward()
-    optimizer.step()
-    optimizer.zero_grad()
-    log(step, loss)
-```
-
-Found: a step that returns numbers.
-
-```python
-class Trainer:
-    def __init__(self):
-        self.model = nn.Linear(8, 8)
-        fully_shard(self.model)
-        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
-
-    def step(self, x):
-        loss = self.model(x).square().mean()
-        loss.backward()
-        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
-        self.optimizer.step()
-        return {"loss": loss.item(), "norm": norm.item()}
-
-
-dist.init_process_group("nccl")
-trainer = Trainer()
-for _ in range(1000):
-    trainer.step(torch.randn(4, 8, device="cuda"))
-```
-
-Found: a loss that two branches make.
-
-```python
-import sys
-
-
-def loss_of(model, x, auxiliary):
-    loss = model(x).square().mean()
-    if auxiliary:
-        loss = loss + 0.1 * x.mean()
-    return loss
-
-
-def train(model, auxiliary):
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    total = 0.0
-    for step in range(1000):
-        loss = loss_of(model, torch.randn(4, 8, device="cuda"), auxiliary)
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        total += loss.item()
-
-
-dist.init_process_group("nccl")
-model = nn.Linear(8, 8)
-fully_shard(model)
-train(model, auxiliary=len(sys.argv) > 1)
-```
-
-Not found: a loss in a format.
-
-```python
-dist.init_process_group("nccl")
-model = nn.Linear(8, 8)
-fully_shard(model)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-for step in range(1000):
-    loss = model(torch.randn(4, 8, device="cuda")).square().mean()
-    loss.backward()
-    optimizer.step()
-    optimizer.zero_grad()
-    print(f"{step}: {loss:.4f}")
-```
-
-Not found: a number of right answers.
-
-```python
-dist.init_process_group("nccl")
-model = nn.Linear(8, 8)
-fully_shard(model)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-correct = 0
-for step in range(1000):
-    logits = model(torch.randn(4, 8, device="cuda"))
-    logits.square().mean().backward()
-    optimizer.step()
-    optimizer.zero_grad()
-    correct += (logits.argmax(-1) == 0).sum().item()
-```
+- Found: a helper function that prints the loss.
+- Found: a step that returns numbers.
+- Found: a loss that two branches make.
+- Not found: a loss in a format.
+- Not found: a number of right answers.
 
 ## Known limits
 
@@ -169,14 +72,13 @@ from fsdp2lint.api import (
     Forward,
     Guard,
     Layout,
-    Logic,
-    Not,
     Optimizer,
     Part,
     Sharded,
     Stepped,
     Trace,
     Value,
+    computed_from,
     once,
     options,
     rank_dependent,
@@ -186,6 +88,7 @@ from fsdp2lint.api import (
 
 from .._common.fixes import call_of, first_argument, receiver_of
 from .._common.loops import Loop, each_step, only_cpu, step_loop
+from .._common.parts import holding_shards
 from .._common.shared import sharded
 
 _READERS = (".item", ".tolist", "builtins.float", "builtins.int")
@@ -227,16 +130,13 @@ def check(trace: Trace) -> Iterator[Finding]:
 
 def _trains_shards(trace: Trace, stepped: Stepped, loop: Loop) -> bool:
     """Whether a loop trains a sharded model: its optimizer holds one, or one computes in it."""
-    known = trace.answers.get((_trains_shards, stepped, loop))
-    if known is None:
-        known = trace.answers[_trains_shards, stepped, loop] = _is_trained(trace, stepped, loop)
-    return bool(known)
+    return trace.derived(_is_trained, stepped, loop)
 
 
 def _is_trained(trace: Trace, stepped: Stepped, loop: Loop) -> bool:
     for optimizer in options(stepped.optimizer):
         for parameters in optimizer.over if isinstance(optimizer, Optimizer) else ():
-            if sharded(trace, stepped, parameters.of) is not None:
+            if holding_shards(trace, stepped, parameters.of) is not None:
                 return True
     return any(
         step_loop(trace, forward) is loop and sharded(trace, forward, forward.module) is not None
@@ -258,7 +158,7 @@ def _known(trace: Trace) -> frozenset[Value]:
 
 def _scaled(loss: Value) -> Iterator[Value]:
     yield loss
-    while isinstance(loss, Part) and isinstance(loss.key, tuple) and loss.key[0] in _ARITHMETIC:
+    while isinstance(loss, Part) and loss.operation in _ARITHMETIC:
         loss = loss.owner
         yield loss
 
@@ -266,7 +166,7 @@ def _scaled(loss: Value) -> Iterator[Value]:
 def _made_of(value: Value, known: frozenset[Value]) -> bool:
     """Whether a value is one of those, or computed from it by methods and operators."""
     while value not in known:
-        if not isinstance(value, Part) or not (isinstance(value.key, tuple) or _method(value.key)):
+        if not isinstance(value, Part) or not (value.operation or _method(value.key)):
             return False
         value = value.owner
     return True
@@ -325,7 +225,7 @@ def _asks_for_gpu(test: Value) -> bool:
 def _decides(trace: Trace, called: Called) -> bool:
     """Whether the script asks something about the number."""
     return _asserted(called) or any(
-        _mentions(guard.test, called.result)
+        called.result in computed_from(guard.test)
         for event in trace.events
         if event.order > called.order
         for clause in event.guards.clauses
@@ -349,23 +249,4 @@ def _asserted(called: Called) -> bool:
                 if names and isinstance(statement, cst.Assert)
                 for one in walk(statement.test)
             )
-    return False
-
-
-def _mentions(test: Value, number: Value) -> bool:
-    todo, seen = [test], set[Value]()
-    while todo:
-        one = todo.pop()
-        if one is number:
-            return True
-        if one in seen:
-            continue
-        seen.add(one)
-        if isinstance(one, Not):
-            todo.append(one.test)
-        elif isinstance(one, Logic):
-            todo += one.operands
-        elif isinstance(one, Part):
-            key = one.key if isinstance(one.key, tuple) else ()
-            todo += [one.owner, *(o for o in key if isinstance(o, Value))]
     return False

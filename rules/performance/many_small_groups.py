@@ -32,78 +32,10 @@ more of them keep the GPU from the large ones. In the group of the block around 
 
 ## Forms
 
-Found: norms among the classes that a walk asks for.
-
-```python
-class Block(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.norm = nn.RMSNorm(8)
-        self.layer = nn.Linear(8, 8)
-
-
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.blocks = nn.ModuleList([Block() for _ in range(4)])
-
-
-dist.init_process_group("gloo")
-model = Net()
-for module in model.modules():
-    if isinstance(module, (nn.Linear, nn.RMSNorm)):
-        fully_shard(module)
-fully_shard(model)
-```
-
-Found: the norm of each block, by name.
-
-```python
-class Block(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.norm = nn.LayerNorm(8)
-        self.layer = nn.Linear(8, 8)
-
-
-dist.init_process_group("gloo")
-model = nn.Sequential(*[Block() for _ in range(4)])
-for block in model:
-    fully_shard(block.norm)
-    fully_shard(block)
-fully_shard(model)
-```
-
-Not found: a norm of the project.
-
-```python
-class RMSNorm(nn.Module):
-    def __init__(self, width):
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(width))
-
-
-import torch
-
-dist.init_process_group("gloo")
-model = nn.Sequential(nn.Linear(8, 8), RMSNorm(8), nn.Linear(8, 8), RMSNorm(8))
-for layer in model:
-    fully_shard(layer)
-fully_shard(model)
-```
-
-Not found: the norms of a model of Transformers.
-
-```python
-from transformers import AutoModelForCausalLM
-
-dist.init_process_group("gloo")
-model = AutoModelForCausalLM.from_pretrained("gpt2")
-for block in model.transformer.h:
-    fully_shard(block.ln_1)
-    fully_shard(block)
-fully_shard(model)
-```
+- Found: norms among the classes that a walk asks for.
+- Found: the norm of each block, by name.
+- Not found: a norm of the project.
+- Not found: the norms of a model of Transformers.
 
 ## Known limits
 

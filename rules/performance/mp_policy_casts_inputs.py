@@ -40,80 +40,9 @@ is given; FSDP1 did so at the root only. bfloat16 has eight bits: position 299 a
 
 ## Forms
 
-Found: a batch that is given by its keys.
-
-```python
-class Block(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(8, 8)
-
-    def forward(self, x, positions):
-        return self.layer(x) + positions[:, None].to(x.dtype)
-
-
-dist.init_process_group("gloo")
-block = Block()
-fully_shard(block, mp_policy=MixedPrecisionPolicy(torch.bfloat16, torch.float32))
-batch = {"x": torch.randn(300, 8), "positions": torch.arange(300, dtype=torch.float32)}
-block(**batch)
-```
-
-Found: a table that the model hands to each block.
-
-```python
-class Block(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(8, 8)
-
-    def forward(self, x, cos):
-        return self.layer(x) * cos
-
-
-class Model(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.blocks = nn.ModuleList([Block() for _ in range(4)])
-
-    def forward(self, x):
-        angles = torch.outer(torch.arange(4).float(), torch.ones(8))
-        for block in self.blocks:
-            x = block(x, angles.cos())
-        return x
-
-
-dist.init_process_group("gloo")
-model = Model()
-policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32)
-for block in model.blocks:
-    fully_shard(block, mp_policy=policy)
-fully_shard(model, mp_policy=policy)
-model(torch.randn(4, 8))
-```
-
-Not found: positions that a data set gives.
-
-```python
-from torch.utils.data import DataLoader
-from elsewhere import data
-
-
-class Block(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(8, 8)
-
-    def forward(self, x, positions):
-        return self.layer(x) + positions[:, None].to(x.dtype)
-
-
-dist.init_process_group("gloo")
-block = Block()
-fully_shard(block, mp_policy=MixedPrecisionPolicy(torch.bfloat16, torch.float32))
-for x, positions in DataLoader(data, batch_size=4):
-    block(x, positions)
-```
+- Found: a batch that is given by its keys.
+- Found: a table that the model hands to each block.
+- Not found: positions that a data set gives.
 
 ## Known limits
 
@@ -194,7 +123,7 @@ def _is_exact(value: Value, made: dict[Value, Called], casts: dict[Value, Called
     floating = False
     seen: Value | None = value
     while seen is not None and seen not in made:
-        key = seen.key[0] if isinstance(seen.key, tuple) else seen.key
+        key = seen.operation or seen.key
         if not isinstance(seen, Part) or key in _LOWERED:
             return False
         if key == ".to()":

@@ -45,75 +45,9 @@ not need too, two blocks ahead overlap more and hold one more block.
 
 ## Forms
 
-Found: blocks whose activations are checkpointed.
-
-```python
-from torch.utils.checkpoint import checkpoint
-
-
-class Model(nn.Module):
-    def __init__(self, depth):
-        super().__init__()
-        self.blocks = nn.ModuleList(nn.Linear(8, 8) for _ in range(depth))
-
-    def forward(self, x):
-        for index, block in enumerate(self.blocks):
-            x = checkpoint(block, x, use_reentrant=False)
-        return x
-
-
-def distribute(model):
-    for block in model.blocks:
-        fully_shard(block)
-    return fully_shard(model)
-
-
-dist.init_process_group("gloo")
-model = distribute(Model(4))
-model(torch.randn(4, 8)).sum().backward()
-```
-
-Found: blocks in a `ModuleDict`.
-
-```python
-class Model(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layers = nn.ModuleDict({str(i): nn.Linear(8, 8) for i in range(4)})
-
-    def forward(self, x):
-        for layer in self.layers.values():
-            x = layer(x)
-        return x
-
-
-dist.init_process_group("gloo")
-model = Model()
-for block in model.layers.values():
-    fully_shard(block)
-fully_shard(model)
-model(torch.randn(4, 8)).sum().backward()
-```
-
-Not found: blocks in a `Sequential`.
-
-```python
-class Model(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.blocks = nn.Sequential(*[nn.Linear(8, 8) for _ in range(4)])
-
-    def forward(self, x):
-        return self.blocks(x)
-
-
-dist.init_process_group("gloo")
-model = Model()
-for block in model.blocks:
-    fully_shard(block)
-fully_shard(model)
-model(torch.randn(4, 8)).sum().backward()
-```
+- Found: blocks whose activations are checkpointed.
+- Found: blocks in a `ModuleDict`.
+- Not found: blocks in a `Sequential`.
 
 ## Known limits
 

@@ -31,72 +31,11 @@ whole update in one operation.
 
 ## Forms
 
-Found: groups of parameters.
-
-```python
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-groups = [
-    {"params": [p for p in model.parameters() if p.ndim > 1], "weight_decay": 0.1},
-    {"params": [p for p in model.parameters() if p.ndim < 2], "weight_decay": 0.0},
-]
-optimizer = torch.optim.AdamW(groups, lr=1e-3)
-model(torch.randn(4, 8)).sum().backward()
-optimizer.step()
-```
-
-Found: an optimizer from a dictionary.
-
-```python
-OPTIMIZERS = {"adamw": torch.optim.AdamW}
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-optimizer = OPTIMIZERS["adamw"](model.parameters(), lr=1e-3)
-model(torch.randn(4, 8)).sum().backward()
-optimizer.step()
-```
-
-Not found: keywords that are read from a file.
-
-```python
-import yaml
-
-options = yaml.safe_load(open("optimizer.yaml"))
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-optimizer = torch.optim.AdamW(model.parameters(), **options)
-model(torch.randn(4, 8)).sum().backward()
-optimizer.step()
-```
-
-Not found: an optimizer that an option names.
-
-```python
-import argparse
-
-parser = argparse.ArgumentParser()
-parser.add_argument("--optimizer", default="AdamW")
-args = parser.parse_args()
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-optimizer = getattr(torch.optim, args.optimizer)(model.parameters(), lr=1e-3)
-model(torch.randn(4, 8)).sum().backward()
-optimizer.step()
-```
-
-Not found: an optimizer that never steps.
-
-```python
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-print(optimizer.state_dict()["param_groups"])
-```
+- Found: groups of parameters.
+- Found: an optimizer from a dictionary.
+- Not found: keywords that are read from a file.
+- Not found: an optimizer that an option names.
+- Not found: an optimizer that never steps.
 
 ## Fix safety
 
@@ -145,7 +84,7 @@ def check(trace: Trace) -> Iterator[Finding]:
                 at=called,
                 message=f"`{called.name}` updates the shards of `{shard.module.words()}` in several operations "
                 "for each tensor; `fused=True` makes it one for all",
-                because=((shard.event, f"`{shard.module.words()}` is sharded here"),),
+                because=(shard.reason,),
                 fix=_fused(called),
             )
 

@@ -30,60 +30,10 @@ tuned then became slower with 2.8.
 
 ## Forms
 
-Found: one dictionary of options for blocks and root.
-
-```python
-OPTIONS = {"reshard_after_forward": True}
-
-
-def distribute(model):
-    for layer in model[:2]:
-        fully_shard(layer, **OPTIONS)
-    return fully_shard(model, **OPTIONS)
-
-
-dist.init_process_group("gloo")
-distribute(nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 1)))
-```
-
-Found: the default of a helper function.
-
-```python
-def distribute(model, reshard=True):
-    for layer in model[:2]:
-        fully_shard(layer, reshard_after_forward=reshard)
-    fully_shard(model, reshard_after_forward=reshard)
-
-
-dist.init_process_group("gloo")
-distribute(nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 1)))
-```
-
-Not found: the method that sets it afterwards.
-
-```python
-dist.init_process_group("gloo")
-model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 1))
-fully_shard(model[0])
-fully_shard(model[1])
-fully_shard(model)
-model.set_reshard_after_forward(True)
-```
-
-Not found: the default of an option.
-
-```python
-import argparse
-
-parser = argparse.ArgumentParser()
-parser.add_argument("--reshard", type=bool, default=True)
-args = parser.parse_args()
-dist.init_process_group("gloo")
-model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 1))
-fully_shard(model[0])
-fully_shard(model[1])
-fully_shard(model, reshard_after_forward=args.reshard)
-```
+- Found: one dictionary of options for blocks and root.
+- Found: the default of a helper function.
+- Not found: the method that sets it afterwards.
+- Not found: the default of an option.
 
 ## Fix safety
 

@@ -38,48 +38,8 @@ goes on while the copy is made.
 
 ## Forms
 
-Found: a method of a trainer that saves.
-
-```python
-class Trainer:
-    def __init__(self):
-        self.model = nn.Linear(8, 8)
-        fully_shard(self.model)
-        self.saving = None
-
-    def save(self, step):
-        if self.saving is not None:
-            self.saving.result()
-        self.saving = dcp.async_save(
-            {"model": self.model.state_dict()}, checkpoint_id=f"step_{step}"
-        )
-
-    def fit(self):
-        for step in range(1000):
-            self.model(torch.randn(4, 8)).square().mean().backward()
-            if step % 100 == 0:
-                self.save(step)
-
-
-dist.init_process_group("cpu:gloo,cuda:nccl")
-Trainer().fit()
-```
-
-Not found: a stager that is made anew for each save.
-
-```python
-from torch.distributed.checkpoint.staging import DefaultStager
-
-dist.init_process_group("cpu:gloo,cuda:nccl")
-model = nn.Linear(8, 8)
-fully_shard(model)
-for step in range(1000):
-    model(torch.randn(4, 8)).square().mean().backward()
-    saving = dcp.async_save(
-        {"model": model.state_dict()}, checkpoint_id=f"step_{step}", async_stager=DefaultStager()
-    )
-    saving.upload_completion.result()
-```
+- Found: a method of a trainer that saves.
+- Not found: a stager that is made anew for each save.
 
 ## Known limits
 

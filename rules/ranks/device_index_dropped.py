@@ -31,35 +31,9 @@ used CUDA yet; a script that relies on that works until somebody adds a tensor o
 
 ## Forms
 
-Found: `torch.cuda.device` in a helper function.
-
-```python
-def setup():
-    torch.cuda.device(int(os.environ["LOCAL_RANK"]))
-    dist.init_process_group("nccl")
-
-
-setup()
-fully_shard(nn.Linear(8, 8))
-```
-
-Found: a name that the script gives it.
-
-```python
-from torch.cuda import device as use_device
-
-use_device(int(os.environ["LOCAL_RANK"]))
-dist.init_process_group("nccl")
-fully_shard(nn.Linear(8, 8))
-```
-
-Not found: a context manager that is kept in a name and never entered.
-
-```python
-device = torch.cuda.device(int(os.environ["LOCAL_RANK"]))
-dist.init_process_group("nccl")
-fully_shard(nn.Linear(8, 8))
-```
+- Found: `torch.cuda.device` in a helper function.
+- Found: a name that the script gives it.
+- Not found: a context manager that is kept in a name and never entered.
 
 ## Fix safety
 

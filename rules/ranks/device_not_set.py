@@ -32,61 +32,11 @@ does not stay there: `fully_shard` moves it to the current device, GPU 0.
 
 ## Forms
 
-Found: a device that is chosen where there is a GPU.
-
-```python
-import torch
-
-device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-dist.init_process_group("nccl")
-model = nn.Linear(8, 8).to(device)
-fully_shard(model)
-```
-
-Found: a device by its number, for the model only.
-
-```python
-import os
-import torch
-
-device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
-dist.init_process_group("cpu:gloo,cuda:nccl")
-model = nn.Linear(8, 8).to(device)
-fully_shard(model)
-```
-
-Found: the default of an argument, which all ranks get.
-
-```python
-import argparse
-import torch
-
-parser = argparse.ArgumentParser()
-parser.add_argument("--device", default="cuda:0")
-args = parser.parse_args()
-dist.init_process_group("nccl")
-model = nn.Linear(8, 8).to(args.device)
-fully_shard(model)
-```
-
-Not found: a layer that is built on the GPU.
-
-```python
-dist.init_process_group("nccl")
-model = nn.Linear(8, 8, device="cuda")
-fully_shard(model)
-```
-
-Not found: a model that is built in a context of the GPU.
-
-```python
-import torch
-
-dist.init_process_group("nccl")
-with torch.device("cuda"):
-    model = nn.Linear(8, 8)
-fully_shard(model)
-```
+- Found: a device that is chosen where there is a GPU.
+- Found: a device by its number, for the model only.
+- Found: the default of an argument, which all ranks get.
+- Not found: a layer that is built on the GPU.
+- Not found: a model that is built in a context of the GPU.
 
 ## Fix safety
 

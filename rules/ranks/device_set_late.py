@@ -32,42 +32,9 @@ same number on one host only; on the second one there is no such device ("invali
 
 ## Forms
 
-Found: a method of a trainer that runs after its constructor has sharded.
-
-```python
-class Trainer:
-    def __init__(self):
-        self.model = nn.Linear(8, 8)
-        fully_shard(self.model)
-
-    def fit(self):
-        torch.accelerator.set_device_index(int(os.environ["LOCAL_RANK"]))
-        self.model(torch.randn(4, 8, device="cuda")).sum().backward()
-
-
-dist.init_process_group("nccl")
-Trainer().fit()
-```
-
-Found: the global rank in the name of a device.
-
-```python
-dist.init_process_group("nccl")
-local = int(os.environ["LOCAL_RANK"])
-device = torch.device(f"cuda:{dist.get_rank()}")
-model = nn.Linear(8, 8).to(device)
-fully_shard(model)
-print(local)
-```
-
-Not found: the global rank in a script that reads no local rank, and so may be for one host.
-
-```python
-dist.init_process_group("nccl")
-torch.cuda.set_device(int(os.environ["RANK"]))
-model = nn.Linear(8, 8)
-fully_shard(model)
-```
+- Found: a method of a trainer that runs after its constructor has sharded.
+- Found: the global rank in the name of a device.
+- Not found: the global rank in a script that reads no local rank, and so may be for one host.
 
 ## Fix safety
 
@@ -148,8 +115,8 @@ def _named_by_global_rank(trace: Trace) -> Iterator[Finding]:
 
 def _names_gpu(given: Value, itself: bool) -> bool:
     """Whether a device is named by the global rank: ``f"cuda:{rank}"``, or the number ``itself``."""
-    if isinstance(given, Part) and isinstance(given.key, tuple):
-        return "cuda" in str(given.key[1:2]) and names_global(given)
+    if isinstance(given, Part) and given.operation:
+        return "cuda" in str(given.operands[:1]) and names_global(given)
     return itself and is_global(given)
 
 

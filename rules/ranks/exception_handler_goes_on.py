@@ -37,104 +37,11 @@ the batch) before the first collective and decide together with the other ranks.
 
 ## Forms
 
-Found: a helper function that gives up its batch.
-
-```python
-def step(model, optimizer, batch):
-    try:
-        model(batch).sum().backward()
-    except torch.cuda.OutOfMemoryError:
-        torch.cuda.empty_cache()
-        return False
-    optimizer.step()
-    return True
-
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-for batch in torch.randn(4, 2, 8):
-    step(model, optimizer, batch)
-```
-
-Found: a handler that raises everything else.
-
-```python
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-for batch in torch.randn(4, 2, 8):
-    try:
-        model(batch).sum().backward()
-    except RuntimeError as error:
-        if "out of memory" not in str(error):
-            raise
-        continue
-    optimizer.step()
-```
-
-Found: a decorator that swallows the error.
-
-```python
-import functools
-
-
-def skip_errors(function):
-    @functools.wraps(function)
-    def wrapper(*args):
-        try:
-            return function(*args)
-        except RuntimeError:
-            return None
-
-    return wrapper
-
-
-@skip_errors
-def step(model, optimizer, batch):
-    model(batch).sum().backward()
-    optimizer.step()
-
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-for batch in torch.randn(4, 2, 8):
-    step(model, optimizer, batch)
-```
-
-Not found: a context that swallows the error.
-
-```python
-import contextlib
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-for batch in torch.randn(4, 2, 8):
-    with contextlib.suppress(RuntimeError):
-        model(batch).sum().backward()
-        optimizer.step()
-```
-
-Not found: a loop that tries a smaller batch again.
-
-```python
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-batch = torch.randn(4, 8)
-while True:
-    try:
-        model(batch).sum().backward()
-        break
-    except RuntimeError:
-        batch = batch[: len(batch) // 2]
-```
+- Found: a helper function that gives up its batch.
+- Found: a handler that raises everything else.
+- Found: a decorator that swallows the error.
+- Not found: a context that swallows the error.
+- Not found: a loop that tries a smaller batch again.
 
 ## Known limits
 

@@ -29,39 +29,9 @@ and the gathers cross the hosts that they were to stay within. FSDP1 took its pr
 
 ## Forms
 
-Found: a helper function that makes the mesh.
-
-```python
-import os
-
-
-def mesh_of(shards, replicas):
-    return init_device_mesh("cuda", (shards, replicas), mesh_dim_names=("dp_shard", "dp_replicate"))
-
-
-dist.init_process_group("nccl")
-model = nn.Linear(8, 8)
-fully_shard(model, mesh=mesh_of(8, 2))
-```
-
-Found: the GPUs of a host first, the hosts second.
-
-```python
-import torch
-
-dist.init_process_group("nccl")
-gpus = torch.cuda.device_count()
-mesh = init_device_mesh("cuda", (gpus, dist.get_world_size() // gpus), mesh_dim_names=("a", "b"))
-fully_shard(nn.Linear(8, 8), mesh=mesh)
-```
-
-Not found: names that do not say which is which.
-
-```python
-dist.init_process_group("nccl")
-mesh = init_device_mesh("cuda", (8, 2), mesh_dim_names=("inner", "outer"))
-fully_shard(nn.Linear(8, 8), mesh=mesh)
-```
+- Found: a helper function that makes the mesh.
+- Found: the GPUs of a host first, the hosts second.
+- Not found: names that do not say which is which.
 
 ## Fix safety
 
@@ -107,15 +77,15 @@ from .._common.meshes import given_meshes, made, turned, written
 @rule(code="FSDP403", group="correctness")
 def check(trace: Trace) -> Iterator[Finding]:
     """Meshes whose names are in the other order, each where it is used first."""
-    told: set[Mesh] = set()
+    reported: set[Mesh] = set()
     for sharded in trace.of(Sharded):
         for mesh in given_meshes(sharded):
-            if not isinstance(mesh, Mesh) or mesh in told or turned(mesh):
+            if not isinstance(mesh, Mesh) or mesh in reported or turned(mesh):
                 continue
             called = made(trace, mesh)
             message = _swapped(mesh.names or ()) or _swapped_sizes(trace, called)
             if message:
-                told.add(mesh)
+                reported.add(mesh)
                 yield Finding(
                     at=sharded,
                     message=message,
@@ -175,8 +145,7 @@ def _of_one_host(size: Value) -> bool:
         return False
     if size.key == "['LOCAL_WORLD_SIZE']":
         return True
-    key = size.key if isinstance(size.key, tuple) else ()
-    asked = any(isinstance(v, Literal) and v.value == "LOCAL_WORLD_SIZE" for v in key)
+    asked = any(isinstance(v, Literal) and v.value == "LOCAL_WORLD_SIZE" for v in size.operands)
     return asked or (isinstance(size.owner, External) and size.owner.name in _HOST_SIZES)
 
 
@@ -184,13 +153,12 @@ def _hosts(size: Value) -> bool:
     """Whether a number is the number of all ranks divided by that of one host."""
     if isinstance(size, Literal):
         return size.value == -1
-    operation = size.key if isinstance(size, Part) and isinstance(size.key, tuple) else ("",)
     return (
-        operation[0] == "//"
-        and isinstance(size, Part)
+        isinstance(size, Part)
+        and size.operation == "//"
         and of_world_size(size.owner)
-        and isinstance(operation[1], Value)
-        and _of_one_host(operation[1])
+        and isinstance(size.operands[0], Value)
+        and _of_one_host(size.operands[0])
     )
 
 

@@ -28,56 +28,12 @@ without names, `AttributeError` for a process group, which is what FSDP1 took.
 
 ## Forms
 
-Found: a process group.
-
-```python
-dist.init_process_group("gloo")
-group = dist.new_group(list(range(4)))
-fully_shard(nn.Linear(8, 8), mesh=group)
-```
-
-Found: three dimensions.
-
-```python
-dist.init_process_group("gloo")
-mesh = init_device_mesh("cpu", (2, 2, 2), mesh_dim_names=("replicate", "shard", "cp"))
-fully_shard(nn.Linear(8, 8), mesh=mesh)
-```
-
-Found: a slice by a name that the mesh does not have.
-
-```python
-dist.init_process_group("gloo")
-mesh = init_device_mesh("cpu", (4, 2), mesh_dim_names=("dp", "tp"))
-fully_shard(nn.Linear(8, 8), mesh=mesh["fsdp"])
-```
-
-Found: a slice by names in another order than that of the mesh.
-
-```python
-dist.init_process_group("gloo")
-mesh = init_device_mesh("cpu", (2, 2, 2), mesh_dim_names=("replicate", "shard", "tp"))
-fully_shard(nn.Linear(8, 8), mesh=mesh["shard", "replicate"])
-```
-
-Not found: a mesh that is built from a tensor of ranks.
-
-```python
-import torch
-from torch.distributed.device_mesh import DeviceMesh
-
-dist.init_process_group("gloo")
-mesh = DeviceMesh("cpu", torch.arange(8).reshape(2, 4))
-fully_shard(nn.Linear(8, 8), mesh=mesh)
-```
-
-Found: a slice with three dimensions.
-
-```python
-dist.init_process_group("gloo")
-mesh = init_device_mesh("cpu", (2, 2, 2, 1), mesh_dim_names=("replicate", "shard", "cp", "ep"))
-fully_shard(nn.Linear(8, 8), mesh=mesh["replicate", "shard", "cp"])
-```
+- Found: a process group.
+- Found: three dimensions.
+- Found: a slice by a name that the mesh does not have.
+- Found: a slice by names in another order than that of the mesh.
+- Not found: a mesh that is built from a tensor of ranks.
+- Found: a slice with three dimensions.
 
 ## Fix safety
 
@@ -113,6 +69,7 @@ from fsdp2lint.api import (
     rule,
 )
 
+from .._common.meetings import is_group_of_a_mesh
 from .._common.meshes import arguments, dimensions, foreign, given_meshes, made, turned, unnamed
 
 _GROUPS = (
@@ -126,12 +83,12 @@ _WORLD = ("torch.distributed.group.WORLD", "torch.distributed.GroupMember.WORLD"
 @rule(code="FSDP415", group="correctness")
 def check(trace: Trace) -> Iterator[Finding]:
     """Meshes that raise, each where it is used first."""
-    told: set[Value] = set()
+    reported: set[Value] = set()
     for sharded in trace.of(Sharded):
         for mesh in given_meshes(sharded):
-            problem = "" if mesh in told else _problem(trace, mesh)
+            problem = "" if mesh in reported else _problem(trace, mesh)
             if problem:
-                told.update(given_meshes(sharded))
+                reported.update(given_meshes(sharded))
                 fix = _named(trace, mesh) if isinstance(mesh, Mesh) else None
                 yield Finding(at=sharded, message=problem, fix=fix)
                 break
@@ -194,11 +151,8 @@ def _has_one_of_one(trace: Trace, whole: Mesh, mesh: Mesh) -> bool:
 def _is_group(value: Value) -> bool:
     if isinstance(value, External):
         return value.name in _WORLD
-    if not isinstance(value, Part) or not isinstance(value.key, tuple) or value.key[0] != "call":
-        return False
-    if isinstance(value.owner, Mesh):
-        return value.key[1:2] == (".get_group",)
-    return isinstance(value.owner, External) and value.owner.name in _GROUPS
+    made = value.owner if isinstance(value, Part) and value.operation == "call" else None
+    return is_group_of_a_mesh(value) or (isinstance(made, External) and made.name in _GROUPS)
 
 
 def _named(trace: Trace, mesh: Mesh) -> Fix | None:

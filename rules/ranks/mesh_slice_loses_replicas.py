@@ -28,42 +28,9 @@ that was paid for is not there. Give it both dimensions, replicas first: `mesh["
 
 ## Forms
 
-Found: a helper function that shards each block.
-
-```python
-def distribute(model, mesh):
-    for layer in model:
-        fully_shard(layer, mesh=mesh["dp_shard"])
-    fully_shard(model, mesh=mesh["dp_shard"])
-
-
-dist.init_process_group("gloo")
-mesh = init_device_mesh("cpu", (2, 4), mesh_dim_names=("dp_replicate", "dp_shard"))
-distribute(nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)), mesh)
-```
-
-Found: a slice that a method gives.
-
-```python
-class Dims:
-    def __init__(self):
-        self.mesh = init_device_mesh("cpu", (2, 4), mesh_dim_names=("dp_replicate", "dp_shard"))
-
-    def shard_mesh(self):
-        return self.mesh["dp_shard"]
-
-
-dist.init_process_group("gloo")
-fully_shard(nn.Linear(8, 8), mesh=Dims().shard_mesh())
-```
-
-Not found: dimensions whose names do not say what they are for.
-
-```python
-dist.init_process_group("gloo")
-mesh = init_device_mesh("cpu", (2, 4), mesh_dim_names=("nodes", "gpus"))
-fully_shard(nn.Linear(8, 8), mesh=mesh["gpus"])
-```
+- Found: a helper function that shards each block.
+- Found: a slice that a method gives.
+- Not found: dimensions whose names do not say what they are for.
 
 ## Fix safety
 

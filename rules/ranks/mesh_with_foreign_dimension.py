@@ -30,79 +30,12 @@ split have no mesh in common.
 
 ## Forms
 
-Found: a dimension that `parallelize_module` is given, by any name.
-
-```python
-from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
-
-dist.init_process_group("gloo")
-mesh = init_device_mesh("cpu", (4, 2), mesh_dim_names=("data", "model"))
-model = nn.Linear(8, 8)
-parallelize_module(model, mesh["model"], ColwiseParallel())
-fully_shard(model, mesh=mesh)
-```
-
-Found: a mesh that an object keeps.
-
-```python
-class Parallel:
-    def __init__(self, tp):
-        self.mesh = init_device_mesh(
-            "cpu", (dist.get_world_size() // tp, tp), mesh_dim_names=("dp", "tp")
-        )
-
-
-def distribute(model, parallel):
-    fully_shard(model, mesh=parallel.mesh)
-
-
-dist.init_process_group("gloo")
-distribute(nn.Linear(8, 8), Parallel(2))
-```
-
-Found: no mesh at all, where tensor parallelism has split the parameters.
-
-```python
-from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
-
-dist.init_process_group("gloo")
-mesh = init_device_mesh("cpu", (4, 2), mesh_dim_names=("dp", "tp"))
-model = nn.Linear(8, 8)
-parallelize_module(model, mesh["tp"], ColwiseParallel())
-fully_shard(model)
-```
-
-Found: a slice that still has the foreign dimension.
-
-```python
-dist.init_process_group("gloo")
-mesh = init_device_mesh("cpu", (2, 2, 2), mesh_dim_names=("pp", "dp", "tp"))
-fully_shard(nn.Linear(8, 8), mesh=mesh["pp", "dp"])
-```
-
-Found: the slice that `parallelize_module` was given, once more.
-
-```python
-from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
-
-dist.init_process_group("gloo")
-mesh = init_device_mesh("cpu", (4, 2), mesh_dim_names=("dp", "tp"))
-model = nn.Linear(8, 8)
-parallelize_module(model, mesh["tp"], ColwiseParallel())
-fully_shard(model, mesh=mesh["tp"])
-```
-
-Not found: a slice whose names are put together at run time.
-
-```python
-def axes():
-    yield from input().split()
-
-
-dist.init_process_group("gloo")
-mesh = init_device_mesh("cpu", (2, 2, 2), mesh_dim_names=("dp", "cp", "tp"))
-fully_shard(nn.Linear(8, 8), mesh=mesh[tuple(axes())])
-```
+- Found: a dimension that `parallelize_module` is given, by any name.
+- Found: a mesh that an object keeps.
+- Found: no mesh at all, where tensor parallelism has split the parameters.
+- Found: a slice that still has the foreign dimension.
+- Found: the slice that `parallelize_module` was given, once more.
+- Not found: a slice whose names are put together at run time.
 
 ## Fix safety
 
@@ -131,6 +64,7 @@ from fsdp2lint.api import (
     Sharded,
     Trace,
     Wrapping,
+    argument,
     options,
     rule,
     unwrapped,
@@ -172,16 +106,17 @@ def _split_already(trace: Trace) -> Iterator[Finding]:
     for sharded in trace.of(Sharded):
         without = is_none(sharded.options.get("mesh")) and not sharded.open
         meshes = [one for one in given_meshes(sharded) if isinstance(one, Mesh)]
-        for wrapping in trace.before(sharded, Wrapping) if without or meshes else ():
-            called = parallelized(trace, wrapping) if wrapping.by == "tp" else None
+        split = [one for one in trace.of(Wrapping) if one.by == "tp"] if without or meshes else []
+        for wrapping in reversed(split):
+            if not _holds(trace, sharded, wrapping) or not trace.precedes(wrapping, sharded):
+                continue
+            called = parallelized(trace, wrapping)
             part = None if called is None else called.argument(1, "device_mesh")
             if not isinstance(part, Mesh) or not isinstance(part.owner, Mesh):
                 continue
             if not without and part not in meshes:
                 continue
             if not distributes(trace, wrapping) or not together(sharded.guards, wrapping.guards):
-                continue
-            if not _holds(trace, sharded, wrapping):
                 continue
             said = "without `mesh=` `fully_shard` takes all ranks" if without else "given once more"
             yield Finding(
@@ -203,11 +138,10 @@ def _holds(trace: Trace, sharded: Sharded, wrapping: Wrapping) -> bool:
 def _sliced(sharded: Sharded, left: list[str]) -> Fix | None:
     """The one dimension that is left of the mesh."""
     call = call_of(sharded.at)
-    for argument in () if call is None else call.args:
-        named = argument.keyword is not None and argument.keyword.value == "mesh"
-        if call is not None and named and len(left) == 1 and path_text(sharded.at, argument.value):
-            edit = Arguments(sharded.at.source, call).replace(
-                "mesh", lambda new: f'{new.text}["{left[0]}"]'
-            )
-            return Fix(f'shard over `"{left[0]}"`', (edit,), "unsafe", "fewer ranks share a shard")
-    return None
+    given = argument(call, -1, "mesh")
+    if call is None or given is None or len(left) != 1 or not path_text(sharded.at, given.value):
+        return None
+    edit = Arguments(sharded.at.source, call).replace(
+        "mesh", lambda new: f'{new.text}["{left[0]}"]'
+    )
+    return Fix(f'shard over `"{left[0]}"`', (edit,), "unsafe", "fewer ranks share a shard")

@@ -32,64 +32,10 @@ each: with `mp.spawn` too, the first rank listens at its own and the others try 
 
 ## Forms
 
-Found: a helper function that sets both.
-
-```python
-def setup():
-    os.environ["MASTER_ADDR"] = "localhost"
-    os.environ["MASTER_PORT"] = "12355"
-    dist.init_process_group("gloo")
-
-
-local_rank = int(os.environ["LOCAL_RANK"])
-setup()
-fully_shard(nn.Linear(8, 8))
-```
-
-Not found: several variables at once.
-
-```python
-local_rank = int(os.environ["LOCAL_RANK"])
-os.environ.update(MASTER_ADDR="localhost", MASTER_PORT="12355")
-dist.init_process_group("gloo")
-fully_shard(nn.Linear(8, 8))
-```
-
-Found: a port that each spawned rank finds for itself.
-
-```python
-import socket
-
-import torch.multiprocessing as mp
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("", 0))
-        return s.getsockname()[1]
-
-
-def main(rank, world_size):
-    os.environ["MASTER_ADDR"] = "localhost"
-    os.environ["MASTER_PORT"] = str(free_port())
-    dist.init_process_group("gloo", rank=rank, world_size=world_size)
-    fully_shard(nn.Linear(8, 8))
-
-
-if __name__ == "__main__":
-    mp.spawn(main, args=(2,), nprocs=2)
-```
-
-Not found: a port that a command prints.
-
-```python
-import subprocess
-
-local_rank = int(os.environ["LOCAL_RANK"])
-os.environ["MASTER_PORT"] = subprocess.check_output(["free-port"], text=True)
-dist.init_process_group("gloo")
-fully_shard(nn.Linear(8, 8))
-```
+- Found: a helper function that sets both.
+- Not found: several variables at once.
+- Found: a port that each spawned rank finds for itself.
+- Not found: a port that a command prints.
 
 ## Fix safety
 
@@ -122,11 +68,10 @@ from fsdp2lint.api import (
     Finding,
     Fix,
     Layout,
-    Part,
     Replace,
     Sharded,
     Trace,
-    Value,
+    computed_from,
     rank_dependent,
     rule,
 )
@@ -198,18 +143,12 @@ def _on_each_rank(called: Called, spawns: list[cst.CSTNode]) -> bool:
 
 def _asks(written: Called) -> bool:
     """Whether the environment was asked before."""
-    for clause in written.guards.clauses:
-        for guard in clause:
-            todo: list[Value] = [guard.test]
-            while todo:
-                one = todo.pop()
-                if isinstance(one, External) and one.name.startswith(_ENVIRONMENT):
-                    return True
-                if isinstance(one, Part):
-                    key = one.key if isinstance(one.key, tuple) else ()
-                    todo += [one.owner, *(o for o in key if isinstance(o, Value))]
-                todo += [v for v in (getattr(one, "test", None),) if isinstance(v, Value)]
-    return False
+    return any(
+        isinstance(one, External) and one.name.startswith(_ENVIRONMENT)
+        for clause in written.guards.clauses
+        for guard in clause
+        for one in computed_from(guard.test)
+    )
 
 
 def _left_alone(written: Called) -> Fix | None:

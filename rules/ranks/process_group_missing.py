@@ -27,52 +27,10 @@ itself raises.
 
 ## Forms
 
-Found: a trainer that starts the group after it has sharded.
-
-```python
-class Trainer:
-    def __init__(self):
-        self.model = nn.Linear(8, 8)
-        fully_shard(self.model)
-        self.setup()
-
-    def setup(self):
-        dist.init_process_group("gloo")
-
-
-Trainer()
-```
-
-Found: a mesh that is made first.
-
-```python
-from torch.distributed.device_mesh import init_device_mesh
-
-mesh = init_device_mesh("cpu", (2,))
-dist.init_process_group("gloo")
-fully_shard(nn.Linear(8, 8), mesh=mesh)
-```
-
-Not found: a mesh that is made by `DeviceMesh`.
-
-```python
-import torch
-from torch.distributed.tensor import Shard, distribute_tensor
-from torch.distributed.device_mesh import DeviceMesh
-
-mesh = DeviceMesh("cpu", [0, 1])
-dist.init_process_group("gloo")
-model = fully_shard(nn.Linear(8, 8), mesh=mesh)
-```
-
-Not found: unresolved code that starts the group.
-
-```python
-from elsewhere import setup
-
-model = fully_shard(nn.Linear(8, 8))
-setup()
-```
+- Found: a trainer that starts the group after it has sharded.
+- Found: a mesh that is made first.
+- Not found: a mesh that is made by `DeviceMesh`.
+- Not found: unresolved code that starts the group.
 
 ## Known limits
 
@@ -98,9 +56,9 @@ from fsdp2lint.api import (
     Finding,
     GroupEnded,
     GroupStarted,
-    Part,
     Sharded,
     Trace,
+    root,
     rule,
 )
 
@@ -139,11 +97,5 @@ def _has_no_mesh(sharded: Sharded) -> bool:
 
 def _asks(started: GroupStarted) -> bool:
     """Whether a start depends on whether the group is there."""
-    for clause in started.guards.clauses:
-        for guard in clause:
-            test = guard.test
-            while isinstance(test, Part):
-                test = test.owner
-            if getattr(test, "name", "").startswith("torch.distributed.is_"):
-                return True
-    return False
+    asked = (root(guard.test) for clause in started.guards.clauses for guard in clause)
+    return any(getattr(one, "name", "").startswith("torch.distributed.is_") for one in asked)

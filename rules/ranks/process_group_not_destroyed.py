@@ -26,50 +26,11 @@ and now and then a rank hangs or aborts at its exit after all the work was done.
 
 ## Forms
 
-Found: a main function.
-
-```python
-def main():
-    dist.init_process_group("nccl")
-    model = nn.Linear(8, 8)
-    fully_shard(model)
-
-
-if __name__ == "__main__":
-    main()
-```
-
-Found: a trainer with a backend for each device.
-
-```python
-class Trainer:
-    def __init__(self):
-        dist.init_process_group("cuda:nccl,cpu:gloo")
-        self.model = fully_shard(nn.Linear(8, 8))
-
-
-Trainer()
-```
-
-Found: a group that `init_device_mesh` starts.
-
-```python
-from torch.distributed.device_mesh import init_device_mesh
-
-mesh = init_device_mesh("cuda", (8,))
-fully_shard(nn.Linear(8, 8), mesh=mesh)
-```
-
-Not found: a function that would destroy the group, and that nothing calls.
-
-```python
-def cleanup():
-    dist.destroy_process_group()
-
-
-dist.init_process_group("nccl")
-fully_shard(nn.Linear(8, 8))
-```
+- Found: a main function.
+- Found: a trainer with a backend for each device.
+- Found: a group that `init_device_mesh` starts.
+- Found: a function that would destroy the group, and that nothing calls.
+- Not found: a method that would destroy the group, and that nothing calls.
 
 ## Fix safety
 
@@ -116,6 +77,10 @@ from .._common.meshes import INIT
 _DESTROY = "destroy_process_group"
 _USED = re.compile(rf"^[^#\n]*(\.{_DESTROY}\b|\b{_DESTROY}\s*[()])", re.MULTILINE)
 """A call of it, also in code that the trace does not reach, or itself as an argument; no comment, no import."""
+_OUTERMOST = re.compile(r"^[^\s#)\]}][^\n]*", re.MULTILINE)
+"""The first lines of the statements of a module, and those of multi-line texts."""
+_DEFINED = re.compile(r"(?:async def|def|class) (\w+)")
+_IMPORT = re.compile(r"^[ \t]*(?:from[^\n(]+)?import (?:\([^)]*\)|[^\n]*)", re.MULTILINE)
 _SPAWNING = ("torch.multiprocessing.spawn", "torch.multiprocessing.start_processes", ".start")
 _FRAMEWORKS = ("accelerate.", "composer.", "deepspeed.", "lightning.", "pytorch_lightning.", "ray.")
 
@@ -125,7 +90,7 @@ def check(trace: Trace) -> Iterator[Finding]:
     """Groups that are left to the exit."""
     if trace.entry != "__main__" or not trace.of(Sharded) or not trace.never(GroupEnded):
         return
-    if only_cpu(trace) or any(_USED.search(s.said) for s in trace.sources):
+    if only_cpu(trace) or _may_be_used(trace):
         return
     if any(e.to.startswith(_FRAMEWORKS) for e in _escaped(trace)):
         return
@@ -139,6 +104,24 @@ def check(trace: Trace) -> Iterator[Finding]:
             "rank may hang there",
             fix=_at_the_end(trace),
         )
+
+
+def _may_be_used(trace: Trace) -> bool:
+    """Whether any code destroys a group, but in a function or class that nothing mentions."""
+    texts = [one.said for one in trace.sources]
+    for text in texts:
+        for used in _USED.finditer(text):
+            around = [one.group() for one in _OUTERMOST.finditer(text, 0, used.end())]
+            defined = _DEFINED.match(around[-1]) if around else None
+            if defined is None or _mentions(defined.group(1), texts):
+                return True
+    return False
+
+
+def _mentions(name: str, texts: list[str]) -> bool:
+    """Whether any text has the name of a function beside where it is defined and imported."""
+    word = re.compile(rf"(?<!def )(?<!class )\b{name}\b")
+    return any(word.search(_IMPORT.sub("", text)) for text in texts)
 
 
 def _escaped(trace: Trace) -> list[Escaped]:

@@ -52,139 +52,12 @@ its parameters, and ranks reduce different tensors: PyTorch 2.13 adds zeros afte
 
 ## Forms
 
-Found: experts that are called only where tokens choose them.
-
-```python
-class MoE(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.gate = nn.Linear(8, 4)
-        self.experts = nn.ModuleList([nn.Linear(8, 8) for _ in range(4)])
-
-    def forward(self, x):
-        chosen = self.gate(x).argmax(-1)
-        out = torch.zeros_like(x)
-        for index, expert in enumerate(self.experts):
-            mask = chosen == index
-            if mask.any():
-                out[mask] = expert(x[mask])
-        return out
-
-
-dist.init_process_group("gloo")
-model = MoE()
-for expert in model.experts:
-    fully_shard(expert)
-fully_shard(model)
-model(torch.randn(4, 8)).sum().backward()
-```
-
-Found: a checkpoint by the clock of each rank.
-
-```python
-import time
-import torch.distributed.checkpoint as dcp
-
-
-class Trainer:
-    def __init__(self):
-        self.model = nn.Linear(8, 8)
-        fully_shard(self.model)
-        self.saved = time.time()
-
-    def maybe_save(self):
-        if time.time() - self.saved > 600:
-            dcp.save({"model": self.model.state_dict()}, checkpoint_id="latest")
-            self.saved = time.time()
-
-
-dist.init_process_group("gloo")
-trainer = Trainer()
-for _ in range(100):
-    trainer.model(torch.randn(4, 8)).sum().backward()
-    trainer.maybe_save()
-```
-
-Found: answers to a share of the questions.
-
-```python
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-questions = torch.load("questions.pt")
-for number in range(dist.get_rank(), len(questions), dist.get_world_size()):
-    model(questions[number])
-```
-
-Found: a resume from a folder that each machine has for itself.
-
-```python
-import os
-import torch.distributed.checkpoint as dcp
-from pathlib import Path
-
-
-def latest():
-    return Path(os.environ.get("TMPDIR", "/tmp")) / "run" / "latest"
-
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-if latest().exists():
-    dcp.load({"model": model.state_dict()}, checkpoint_id=latest())
-model(torch.randn(4, 8)).sum().backward()
-```
-
-Not found: an input that only some batches have.
-
-```python
-class Model(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.trunk = nn.Linear(8, 8)
-        self.vision = nn.Linear(8, 8)
-
-    def forward(self, x, images=None):
-        x = self.trunk(x)
-        if images is not None:
-            x = x + self.vision(images)
-        return x
-
-
-dist.init_process_group("gloo")
-model = Model()
-fully_shard(model.vision)
-fully_shard(model)
-model(torch.randn(4, 8), torch.randn(4, 8)).sum().backward()
-```
-
-Not found: layers that are dropped at random.
-
-```python
-import random
-
-
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layers = nn.ModuleList([nn.Linear(8, 8) for _ in range(4)])
-
-    def forward(self, x):
-        for layer in self.layers:
-            if self.training and random.random() < 0.1:
-                continue
-            x = layer(x)
-        return x
-
-
-dist.init_process_group("gloo")
-model = Net()
-for layer in model.layers:
-    fully_shard(layer)
-fully_shard(model)
-model(torch.randn(4, 8)).sum().backward()
-```
+- Found: experts that are called only where tokens choose them.
+- Found: a checkpoint by the clock of each rank.
+- Found: answers to a share of the questions.
+- Found: a resume from a folder that each machine has for itself.
+- Not found: an input that only some batches have.
+- Not found: layers that are dropped at random.
 
 ## Known limits
 
@@ -273,7 +146,7 @@ def check(trace: Trace) -> Iterator[Finding]:
                 at=forward,
                 message=f"`{module.words()}` is sharded and computes only when `{guard.words()}`, which each rank "
                 "asks its own data: where one rank does not come, the others wait for ever",
-                because=((shard.event, f"`{shard.module.words()}` is sharded here"),),
+                because=(shard.reason,),
             )
             break
 
@@ -327,7 +200,7 @@ def _by_own_values(trace: Trace, said: set[object]) -> Iterator[Finding]:
 def _skipped(trace: Trace, units: list[Guard], event: Event) -> tuple[Guard, str] | None:
     """The test by which a rank goes on with the next round before it comes to an event, and what it asks.
 
-    What is left out because of the loss is FSDP414. A rank that meets the others before it goes on has told them.
+    What is left out because of the loss is FSDP414. A rank that meets the others before it goes on has let them know.
     """
     for guard in units:
         left = _continues(trace).get(~guard)
@@ -394,7 +267,7 @@ def _reads_data(trace: Trace, made: dict[Value, Called], test: Value) -> bool:
                 todo += [v for v in (called.receiver, *called.arguments) if v is not None]
             elif called.name.startswith("torch.distributed."):
                 return False
-        elif isinstance(one, Part) and isinstance(one.key, tuple):
+        elif isinstance(one, Part) and one.operation:
             todo.append(one.owner)
     return reads
 

@@ -40,39 +40,8 @@ is another one on each rank, so sooner or later one rank leaves and the others d
 
 ## Forms
 
-Found: a method that returns from the middle of its micro-batches.
-
-```python
-def step(model, optimizer, parts):
-    for x in parts:
-        loss = model(x).square().mean()
-        loss.backward()
-        if torch.isnan(loss):
-            return
-    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-    optimizer.step()
-
-
-dist.init_process_group("gloo")
-net = nn.Linear(8, 8)
-fully_shard(net)
-optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)
-for _ in range(3):
-    step(net, optimizer, [torch.randn(4, 8), torch.randn(4, 8)])
-```
-
-Not found: how many files this machine has.
-
-```python
-import glob
-
-dist.init_process_group("gloo")
-net = nn.Linear(8, 8)
-fully_shard(net)
-if not glob.glob("/scratch/*.pt"):
-    raise SystemExit(1)
-net(torch.randn(4, 8)).sum().backward()
-```
+- Found: a method that returns from the middle of its micro-batches.
+- Not found: how many files this machine has.
 
 ## Known limits
 

@@ -35,64 +35,9 @@ the others, silently. Reduce the test over the ranks first, so that all take the
 
 ## Forms
 
-Found: a helper function that asks, and a step instead of a backward.
-
-```python
-import math
-
-
-def is_sound(loss):
-    return math.isfinite(loss.item())
-
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-for _ in range(3):
-    loss = nn.functional.mse_loss(model(torch.randn(4, 8)), torch.zeros(4, 8))
-    loss.backward()
-    if is_sound(loss):
-        optimizer.step()
-```
-
-Found: a loss that the model gives beside its logits.
-
-```python
-class Model(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(8, 8)
-
-    def forward(self, x, y=None):
-        logits = self.layer(x)
-        return logits, None if y is None else nn.functional.mse_loss(logits, y)
-
-
-dist.init_process_group("gloo")
-model = Model()
-fully_shard(model)
-for _ in range(3):
-    _, loss = model(torch.randn(4, 8), torch.zeros(4, 8))
-    if torch.isnan(loss):
-        continue
-    loss.backward()
-```
-
-Not found: a loss that a function of another library computes.
-
-```python
-from elsewhere import contrast
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-for _ in range(3):
-    loss = contrast(model(torch.randn(4, 8)))
-    if torch.isnan(loss):
-        continue
-    loss.backward()
-```
+- Found: a helper function that asks, and a step instead of a backward.
+- Found: a loss that the model gives beside its logits.
+- Not found: a loss that a function of another library computes.
 
 ## Known limits
 

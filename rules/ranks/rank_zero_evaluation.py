@@ -32,79 +32,10 @@ its part of the data, and let one of them print.
 
 ## Forms
 
-Found: a decorator that lets one rank pass.
-
-```python
-def main_only(function):
-    def wrapper(*args):
-        if dist.get_rank() == 0:
-            return function(*args)
-
-    return wrapper
-
-
-@main_only
-def evaluate(model):
-    with torch.inference_mode():
-        print(model(torch.randn(4, 8)).mean())
-
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-evaluate(model)
-```
-
-Found: a method of a trainer.
-
-```python
-class Trainer:
-    def __init__(self):
-        self.model = nn.Linear(8, 8)
-        fully_shard(self.model)
-        self.is_main = dist.get_rank() == 0
-
-    @torch.no_grad()
-    def evaluate(self, x):
-        self.model.eval()
-        return self.model(x).mean()
-
-    def fit(self):
-        for _ in range(10):
-            self.model(torch.randn(4, 8)).sum().backward()
-            if self.is_main:
-                print(self.evaluate(torch.randn(4, 8)))
-
-
-dist.init_process_group("gloo")
-Trainer().fit()
-```
-
-Not found: a model of Transformers that generates.
-
-```python
-from transformers import AutoModelForCausalLM
-
-dist.init_process_group("gloo")
-model = AutoModelForCausalLM.from_pretrained("gpt2")
-for block in model.transformer.h:
-    fully_shard(block)
-fully_shard(model)
-if dist.get_rank() == 0:
-    print(model.generate(torch.ones(1, 4, dtype=torch.long), max_new_tokens=8))
-```
-
-Not found: unresolved code that evaluates.
-
-```python
-from elsewhere import evaluate
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-if dist.get_rank() == 0:
-    evaluate(model)
-```
+- Found: a decorator that lets one rank pass.
+- Found: a method of a trainer.
+- Not found: a model of Transformers that generates.
+- Not found: unresolved code that evaluates.
 
 ## Known limits
 
@@ -125,7 +56,7 @@ from collections.abc import Iterator
 from fsdp2lint.api import Finding, Trace, rule
 
 from .._common.evaluation import evaluates
-from .._common.meetings import has_counterpart, meetings, rank_guards, stands_under, under
+from .._common.meetings import Meeting, meets_inside, one_sided
 
 
 @rule(code="FSDP411", group="suspicious")
@@ -133,20 +64,13 @@ def check(trace: Trace) -> Iterator[Finding]:
     """Evaluations that the other ranks never run."""
     if trace.truncated:  # the other ranks' call may be in what was not walked
         return
-    for meeting in meetings(trace):
-        if not evaluates(trace, meeting.event):
-            continue
-        for guard in rank_guards(meeting.event):
-            if not stands_under(trace, meeting.event, guard):
-                continue
-            if has_counterpart(trace, meeting, guard):
-                continue
-            at = under(meeting.event, guard)
-            inner = ((meeting.event, "the ranks meet here"),) if at is not meeting.event.at else ()
+    said: set[Meeting] = set()
+    for meeting, guard, at in one_sided(trace):
+        if meeting not in said and evaluates(trace, meeting.event):
+            said.add(meeting)
             yield Finding(
                 at=at,
                 message=f"{meeting.said} evaluates only when `{guard.words()}`: it needs all ranks, and the "
                 "others never come",
-                because=inner,
+                because=meets_inside(meeting, at),
             )
-            break

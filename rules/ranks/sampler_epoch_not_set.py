@@ -3,7 +3,8 @@
 ## What it does
 
 Finds `DistributedSampler` (that shuffles, or does so where a setting says it) whose loader is walked again and again in
-a loop, in a script that shards a model and never calls `set_epoch` of it; that of another sampler does not count.
+a loop, in a script that shards a model and never calls `set_epoch` of it, or with one constant only (`set_epoch(0)` in a
+constructor); that of another sampler does not count.
 
 ## Why is this bad
 
@@ -34,92 +35,11 @@ batches in the same sequence. Nothing raises; training is a little worse.
 
 ## Forms
 
-Found: a trainer whose method walks the loader once.
-
-```python
-class Trainer:
-    def __init__(self, data):
-        self.model = nn.Linear(8, 8)
-        fully_shard(self.model)
-        self.loader = DataLoader(data, batch_size=4, sampler=DistributedSampler(data))
-
-    def epoch(self):
-        for (x,) in self.loader:
-            self.model(x).square().mean().backward()
-
-    def fit(self):
-        for _ in range(3):
-            self.epoch()
-
-
-dist.init_process_group("gloo")
-Trainer(TensorDataset(torch.randn(32, 8))).fit()
-```
-
-Found: an iterator that is started again at its end.
-
-```python
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-data = TensorDataset(torch.randn(32, 8))
-loader = DataLoader(data, batch_size=4, sampler=DistributedSampler(data))
-batches = iter(loader)
-for _ in range(100):
-    try:
-        (x,) = next(batches)
-    except StopIteration:
-        batches = iter(loader)
-        (x,) = next(batches)
-    model(x).square().mean().backward()
-```
-
-Not found: `itertools.cycle`, which repeats the batches of the first epoch.
-
-```python
-import itertools
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-data = TensorDataset(torch.randn(32, 8))
-loader = DataLoader(data, batch_size=4, sampler=DistributedSampler(data))
-for (x,) in itertools.islice(itertools.cycle(loader), 100):
-    model(x).square().mean().backward()
-```
-
-Not found: an epoch that is always the same.
-
-```python
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-data = TensorDataset(torch.randn(32, 8))
-sampler = DistributedSampler(data)
-loader = DataLoader(data, batch_size=4, sampler=sampler)
-for epoch in range(3):
-    sampler.set_epoch(0)
-    for (x,) in loader:
-        model(x).square().mean().backward()
-```
-
-Not found: a sampler of the project that inherits from it.
-
-```python
-class Sampler(DistributedSampler):
-    def __init__(self, data):
-        super().__init__(data, shuffle=True)
-
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-data = TensorDataset(torch.randn(32, 8))
-loader = DataLoader(data, batch_size=4, sampler=Sampler(data))
-for epoch in range(3):
-    for (x,) in loader:
-        model(x).square().mean().backward()
-```
+- Found: a trainer whose method walks the loader once.
+- Found: an iterator that is started again at its end.
+- Found: an epoch that is always the same.
+- Not found: `itertools.cycle`, which repeats the batches of the first epoch.
+- Not found: a sampler of the project that inherits from it.
 
 ## Fix safety
 
@@ -128,7 +48,7 @@ are in one function. The order of the data changes from the second epoch on.
 
 ## Known limits
 
-Silent when `set_epoch` is called on something that may be the sampler or what holds it, when the sampler or the loader is handed to code that
+Silent when `set_epoch` is called with what is no constant on something that may be the sampler or what holds it, when the sampler or the loader is handed to code that
 cannot be followed, and when a backward is not seen in the walk. Only samplers of PyTorch itself are judged.
 
 ## References
@@ -190,13 +110,20 @@ def check(trace: Trace) -> Iterator[Finding]:
                 message=f"`{built.result.words()}` never learns the epoch, so `{loader.result.words()}` repeats the same "
                 f"order in each{_where(built)}; call `set_epoch` before each epoch",
                 because=((walk, "it is walked here, in every epoch"),),
-                fix=_told(walk),
+                fix=_with_set_epoch(walk),
             )
             break
 
 
 def _may_learn_the_epoch(trace: Trace, sampler: Value) -> bool:
-    """Whether `set_epoch` may be called of a sampler: of it, of its loader, or of something that is neither of another."""
+    """Whether `set_epoch` may be called of a sampler, with more than one constant."""
+    epochs = [called.argument(0, "epoch") for called in _telling(trace, sampler)]
+    constants = {one.value for one in epochs if isinstance(one, Literal)}
+    return len(constants) > 1 or not all(isinstance(one, Literal) for one in epochs)
+
+
+def _telling(trace: Trace, sampler: Value) -> Iterator[Called]:
+    """The calls of `set_epoch` of a sampler, of its loader, or of something that is neither of another."""
     loaders = {c.result: c.argument(3, "sampler") for c in trace.calls(*LOADERS)}
     others = {c.result for c in trace.calls(*SAMPLERS)} - {sampler}
     for called in trace.calls(".set_epoch"):
@@ -204,8 +131,7 @@ def _may_learn_the_epoch(trace: Trace, sampler: Value) -> bool:
             loader = one.owner if isinstance(one, Part) and one.key == ".sampler" else one
             meant = loaders.get(loader, one) if loader is not None else one
             if meant is None or not all(v in others for v in options(meant)):
-                return True
-    return False
+                yield called
 
 
 def _shuffles(built: Called) -> bool:
@@ -236,7 +162,7 @@ def _path(event: Event) -> list[cst.CSTNode]:
     return [site.node for site in event.moment.calls]
 
 
-def _told(walk: Event) -> Fix | None:
+def _with_set_epoch(walk: Event) -> Fix | None:
     """``loader.sampler.set_epoch(epoch)`` at the head of the loop around the walk."""
     loop, source = loop_of(walk), walk.at.source
     if loop is None:

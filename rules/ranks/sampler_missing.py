@@ -36,129 +36,14 @@ as much as one on all of the data times the number of ranks, and learns what a s
 
 ## Forms
 
-Found: a generator of the project that goes on with the loader.
-
-```python
-def forever(loader):
-    while True:
-        yield from loader
-
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-batches = forever(DataLoader(TensorDataset(torch.randn(32, 8)), batch_size=4, shuffle=True))
-for _ in range(100):
-    (x,) = next(batches)
-    model(x).square().mean().backward()
-```
-
-Found: a data set of Hugging Face's `datasets`.
-
-```python
-from datasets import load_dataset
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-data = load_dataset("json", data_files="train.json", split="train").with_format("torch")
-for batch in DataLoader(data, batch_size=4, shuffle=True):
-    model(batch["x"]).square().mean().backward()
-```
-
-Found: a sampler that is made for the data and given to no loader, whatever the data are.
-
-```python
-from torch.utils.data import DistributedSampler
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-data = torch.load("data.pt", weights_only=False)
-sampler = DistributedSampler(data, shuffle=True)
-for epoch in range(3):
-    sampler.set_epoch(epoch)
-    for (x,) in DataLoader(data, batch_size=4):
-        model(x).square().mean().backward()
-```
-
-Found: a sampler whose rank is a constant.
-
-```python
-from torch.utils.data import DistributedSampler
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-data = TensorDataset(torch.randn(32, 8))
-sampler = DistributedSampler(data, num_replicas=1, rank=0)
-for (x,) in DataLoader(data, batch_size=4, sampler=sampler):
-    model(x).square().mean().backward()
-```
-
-Found: a loader of the project whose defaults say that there is one process.
-
-```python
-class Batches:
-    def __init__(self, tokens, rank=0, world_size=1):
-        self.tokens, self.place, self.step = tokens, rank, world_size
-
-    def next_batch(self):
-        row = self.tokens[self.place % len(self.tokens)]
-        self.place += self.step
-        return row
-
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-batches = Batches(torch.randn(32, 8))
-for _ in range(100):
-    model(batches.next_batch()).square().mean().backward()
-```
-
-Found: a sampler that knows nothing of ranks.
-
-```python
-from torch.utils.data import RandomSampler
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-data = TensorDataset(torch.randn(32, 8))
-for (x,) in DataLoader(data, batch_size=4, sampler=RandomSampler(data)):
-    model(x).square().mean().backward()
-```
-
-Found: a share for each rank, where those of a tensor-parallel group must see the same.
-
-```python
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
-from torch.utils.data import DistributedSampler
-
-dist.init_process_group("gloo")
-mesh = init_device_mesh("cpu", (4, 2), mesh_dim_names=("dp", "tp"))
-model = nn.Linear(8, 8)
-parallelize_module(model, mesh["tp"], ColwiseParallel())
-fully_shard(model, mesh=mesh["dp"])
-data = TensorDataset(torch.randn(32, 8))
-for (x,) in DataLoader(data, batch_size=4, sampler=DistributedSampler(data)):
-    model(x).square().mean().backward()
-```
-
-Not found: batches that every rank draws by itself with one seed.
-
-```python
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-data = torch.randn(32, 8)
-generator = torch.Generator().manual_seed(0)
-for _ in range(100):
-    x = data[torch.randint(32, (4,), generator=generator)]
-    model(x).square().mean().backward()
-```
+- Found: a generator of the project that goes on with the loader.
+- Found: a data set of Hugging Face's `datasets`.
+- Found: a sampler that is made for the data and given to no loader, whatever the data are.
+- Found: a sampler whose rank is a constant.
+- Found: a loader of the project whose defaults say that there is one process.
+- Found: a sampler that knows nothing of ranks.
+- Found: a share for each rank, where those of a tensor-parallel group must see the same.
+- Not found: batches that every rank draws by itself with one seed.
 
 ## Known limits
 
@@ -207,6 +92,7 @@ from fsdp2lint.api import (
     of_world_size,
     options,
     rank_dependent,
+    root,
     rule,
 )
 
@@ -335,7 +221,7 @@ def _same_share(trace: Trace) -> Iterator[Finding]:
 
 
 def _same_place(trace: Trace) -> Iterator[Finding]:
-    """Loaders and data sets of the project, and shares of `datasets`, that are told the same place on each rank."""
+    """Loaders and data sets of the project, and shares of `datasets`, that are given the same place on each rank."""
     said: set[object] = set()
     places = list(_places(trace))
     told = {place.event.at.node for place in places}
@@ -374,7 +260,7 @@ def _is_about(finding: Finding, loader: Called) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """What was told by constants which of how many processes it is for: ``value`` has the data, of a generator the event."""
+    """What was given by constants which of how many processes it is for: ``value`` has the data, of a generator the event."""
 
     event: Event
     value: Value | None
@@ -400,11 +286,11 @@ _SHARES = {
     "datasets.distributed.split_dataset_by_node": ((1, "rank"), (2, "world_size")),
     ".shard": ((1, "index"), (0, "num_shards")),
 }
-"""What gives a part of a data set of Hugging Face's `datasets`, and where it is told which of how many."""
+"""What gives a part of a data set of Hugging Face's `datasets`, and where it is given which of how many."""
 
 
 def _walks_of(trace: Trace, place: _Place) -> Iterator[Event]:
-    """Where what was told its place is walked, or asked for the next batch; of a generator where it runs."""
+    """Where what was given its place is walked, or asked for the next batch; of a generator where it runs."""
     if place.value is None:
         yield place.event
         return
@@ -448,9 +334,8 @@ def _same_for_replicas(trace: Trace) -> Iterator[Finding]:
     """Samplers that split the data over one of the two dimensions that `fully_shard` is given."""
     given = [(s, m) for s in trace.of(Sharded) for m in given_meshes(s) if isinstance(m, Mesh)]
     for sampler in trace.calls(*SAMPLERS) if given else ():
-        part: Value | None = sampler.argument(1, "num_replicas")
-        while isinstance(part, Part):
-            part = part.owner
+        split = sampler.argument(1, "num_replicas")
+        part = root(split) if split is not None else None
         if not isinstance(part, Mesh) or len(part.names or ()) != 1 or _split_later(trace):
             continue
         for sharded, mesh in given:
@@ -477,7 +362,7 @@ def _another_in_each_group(trace: Trace) -> Iterator[Finding]:
         given = [one for v in (*loader.arguments, *loader.keywords.values()) for one in options(v)]
         sampler = next((c for c in trace.calls(*SAMPLERS) if c.result in given), None)
         data = loader.argument(0, "dataset")
-        if sampler is None and not (isinstance(data, Instance) and _is_told_all(trace, data)):
+        if sampler is None and not (isinstance(data, Instance) and _knows_all(trace, data)):
             continue
         if sampler is not None and not _splits_over_all(sampler):
             continue
@@ -503,7 +388,7 @@ def _splits_over_all(sampler: Called) -> bool:
     return is_none(number) or (isinstance(number, Rank) and number.scope == "global")
 
 
-def _is_told_all(trace: Trace, data: Instance) -> bool:
+def _knows_all(trace: Trace, data: Instance) -> bool:
     """Whether a data set of the project holds the rank among all and their number, and no other rank."""
     held = [one for _, value in trace.memory.entries(data) for one in options(value)]
     ranks = [one for one in held if rank_dependent(one)]
@@ -531,10 +416,10 @@ def _is_whole_world(size: Value | None) -> bool:
         size = size.owner
     if not isinstance(size, Part):
         return False
-    if isinstance(size.key, tuple):
-        given = size.key[1:]
-        asked = isinstance(size.owner, External) and size.key[0] == "call"
-        return asked and of_world_size(size) and all(isinstance(v, Literal) for v in given)
+    if size.operation:
+        asked = isinstance(size.owner, External) and size.operation == "call"
+        plain = all(isinstance(one, Literal) for one in size.operands)
+        return asked and of_world_size(size) and plain
     return size.key == "['WORLD_SIZE']"
 
 

@@ -29,47 +29,9 @@ layers had wrong weights. Walk `sorted(names)`, or a list or a dictionary, which
 
 ## Forms
 
-Found: a helper that reduces, in a method.
-
-```python
-def reduce(tensor):
-    dist.all_reduce(tensor, op=dist.ReduceOp.AVG)
-    return tensor.item()
-
-
-class Metrics:
-    def __init__(self):
-        self.values = {"loss": torch.ones(1), "accuracy": torch.zeros(1)}
-        self.wanted = {"loss", "accuracy"}
-
-    def log(self):
-        return {name: reduce(self.values[name]) for name in self.wanted}
-
-
-dist.init_process_group("gloo")
-print(Metrics().log())
-```
-
-Found: one group of modules that a set names.
-
-```python
-from torch import nn
-from torch.distributed.fsdp import fully_shard
-
-dist.init_process_group("gloo")
-model = nn.ModuleDict({"query": nn.Linear(8, 8), "key": nn.Linear(8, 8), "value": nn.Linear(8, 8)})
-fully_shard([model[name] for name in {"query", "key"}])
-fully_shard(model)
-```
-
-Not found: a set of numbers, whose order is the same in all processes.
-
-```python
-dist.init_process_group("gloo")
-sums = [torch.ones(1), torch.zeros(1), torch.ones(1)]
-for index in {0, 2}:
-    dist.all_reduce(sums[index])
-```
+- Found: a helper that reduces, in a method.
+- Found: one group of modules that a set names.
+- Not found: a set of numbers, whose order is the same in all processes.
 
 ## Fix safety
 
@@ -128,7 +90,7 @@ def check(trace: Trace) -> Iterator[Finding]:
     for walked in trace.of(Iterated):
         if walked.at.node in said or not _is_shuffled(trace, walked.over):
             continue
-        met = next((m for m in meetings(trace) if _is_in_order_of(trace, walked, m)), None)
+        met = next((m for m in meetings(trace) if _is_in_order_of(walked, m)), None)
         group = next((s for s in trace.of(Sharded) if _stands_in_call(walked, s)), None)
         if met is not None:
             what, where = f"meet in {met.said}", met.event
@@ -163,7 +125,7 @@ def _has_own_hash(value: Value) -> bool:
     )
 
 
-def _is_in_order_of(trace: Trace, walked: Iterated, meeting: Meeting) -> bool:
+def _is_in_order_of(walked: Iterated, meeting: Meeting) -> bool:
     """Whether a meeting happens in a walk, each time for something else."""
     if meeting.kind in _OF_ALL or meeting.event.order < walked.order:
         return False

@@ -29,52 +29,10 @@ Where ranks shard in different ways, each collective meets another one.
 
 ## Forms
 
-Found: a helper function that the other ranks leave.
-
-```python
-def distribute(model):
-    if dist.get_rank() != 0:
-        return model
-    return fully_shard(model)
-
-
-dist.init_process_group("gloo")
-model = distribute(nn.Linear(8, 8))
-model(torch.randn(4, 8)).sum().backward()
-```
-
-Found: a rank from the environment.
-
-```python
-import os
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-if os.environ["RANK"] == "0":
-    fully_shard(model)
-model(torch.randn(4, 8)).sum().backward()
-```
-
-Not found: every second rank.
-
-```python
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-if dist.get_rank() % 2 == 0:
-    fully_shard(model)
-model(torch.randn(4, 8)).sum().backward()
-```
-
-Not found: an order of the blocks that depends on the rank.
-
-```python
-dist.init_process_group("gloo")
-model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
-for block in model if dist.get_rank() == 0 else reversed(model):
-    fully_shard(block)
-fully_shard(model)
-model(torch.randn(4, 8)).sum().backward()
-```
+- Found: a helper function that the other ranks leave.
+- Found: a rank from the environment.
+- Not found: every second rank.
+- Not found: an order of the blocks that depends on the rank.
 
 ## Known limits
 
@@ -101,10 +59,11 @@ from fsdp2lint.api import (
     Literal,
     MainRank,
     Mesh,
-    Part,
     Trace,
     Value,
+    is_choice,
     options,
+    parts_along,
     rule,
     unwrapped,
 )
@@ -156,7 +115,7 @@ def _of_the_world(trace: Trace, mesh: Value) -> bool:
 
 
 def _side(shard: Shard) -> Guard | None:
-    """The test for the first rank under which a sharding surely stands."""
+    """The test for the first rank under which a sharding surely is."""
     for clause in shard.guards.clauses:
         (guard,) = clause if len(clause) == 1 else (None,)
         if guard is not None and isinstance(guard.test, MainRank) and guard.test.scope == "global":
@@ -170,18 +129,16 @@ def _ranks(side: Guard) -> str:
 
 def _is_one_of_many(module: Value) -> bool:
     """Whether a module is an element of something that is not known: each rank may have elements of its own."""
-    while isinstance(module, Part):
-        if not isinstance(module.key, str) or not module.key.startswith("."):
-            return True
-        module = module.owner
-    return False
+    keys = (part.key for part in parts_along(module))
+    return not all(isinstance(key, str) and key.startswith(".") for key in keys)
 
 
 def _by_others(trace: Trace, shard: Shard, side: Guard) -> Iterator[Shard]:
-    """What the other ranks shard in the same run, where these shard a module."""
-    all_ranks = Guards(shard.guards.clauses - side.unit)
+    """What the other ranks shard in the same run, or may, where these shard a module."""
+    chosen = (c for c in shard.guards.clauses if any(is_choice(guard.test) for guard in c))
+    others = Guards(shard.guards.clauses - side.unit - {*chosen} | (~side).unit)
     for other in shards(trace):
-        if other.guards.excludes(shard.guards) and not other.guards.excludes(all_ranks):
+        if other is not shard and not other.guards.excludes(others):
             yield other
 
 

@@ -32,59 +32,9 @@ to a second folder in another order, two ranks read some twice and others never,
 
 ## Forms
 
-Found: a share that a helper takes of a list made of the names.
-
-```python
-from pathlib import Path
-
-
-def share(paths, rank, size):
-    each = len(paths) // size
-    return paths[rank * each : (rank + 1) * each]
-
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-paths = [path for path in Path("data").iterdir() if path.suffix == ".pt"]
-for path in share(paths, dist.get_rank(), dist.get_world_size()):
-    model(torch.load(path)).square().mean().backward()
-```
-
-Found: a data set that keeps the share of its rank.
-
-```python
-from torch.utils.data import DataLoader, Dataset
-
-
-class Files(Dataset):
-    def __init__(self, folder, rank, size):
-        self.names = os.listdir(folder)[rank::size]
-
-    def __getitem__(self, index):
-        return torch.load(self.names[index])
-
-    def __len__(self):
-        return len(self.names)
-
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-for x in DataLoader(Files("data", dist.get_rank(), dist.get_world_size())):
-    model(x).square().mean().backward()
-```
-
-Not found: a test of each file's number.
-
-```python
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-for number, name in enumerate(os.listdir("data")):
-    if number % dist.get_world_size() == dist.get_rank():
-        model(torch.load(f"data/{name}")).square().mean().backward()
-```
+- Found: a share that a helper takes of a list made of the names.
+- Found: a data set that keeps the share of its rank.
+- Not found: a test of each file's number.
 
 ## Fix safety
 
@@ -127,6 +77,7 @@ from fsdp2lint.api import (
     Value,
     options,
     rank_dependent,
+    root,
     rule,
 )
 
@@ -182,10 +133,8 @@ def _listings(trace: Trace) -> Iterator[Called]:
 
 
 def _is_path(value: Value) -> bool:
-    seen: Value | None = value
-    while isinstance(seen, Part):
-        seen = seen.owner
-    return isinstance(seen, External) and seen.name in ("pathlib.Path", "pathlib.PosixPath")
+    made = root(value)
+    return isinstance(made, External) and made.name in ("pathlib.Path", "pathlib.PosixPath")
 
 
 def _put_in_order(trace: Trace, listings: dict[Value, Called]) -> set[Value]:
@@ -214,9 +163,12 @@ def _given(called: Called) -> list[Value]:
 
 def _shares(trace: Trace) -> Iterator[tuple[Value, Called | None]]:
     """The lists of which each rank takes its share, with the call that is given it; None where an object keeps it."""
+    seen: set[Value] = set()
     for called in trace.of(Called):
         if called.name not in _ONLY_LOOKING and "log" not in called.name:
-            for given in _given(called):
+            new = [one for one in _given(called) if one not in seen]
+            seen.update(new)
+            for given in new:
                 for one in _made_of(given):
                     if (whole := _shared_out(one)) is not None:
                         yield whole, called
@@ -227,19 +179,16 @@ def _shares(trace: Trace) -> Iterator[tuple[Value, Called | None]]:
 
 def _shared_out(value: Value) -> Value | None:
     """The list that a value is a share of, by the number of a rank."""
-    if not isinstance(value, Part) or not isinstance(value.key, tuple):
+    if not isinstance(value, Part) or value.operation not in ("[:]", "[]"):
         return None
-    if value.key[0] not in ("[:]", "[]"):
-        return None
-    by_rank = any(isinstance(one, Value) and _by_rank(one) for one in value.key[1:])
-    return value.owner if by_rank else None
+    return value.owner if any(map(_by_rank, value.made_of[1:])) else None
 
 
 def _names_in(trace: Trace, value: Value, depth: int = _DEPTH) -> Iterator[Value]:
     """The listings whose names a list has as its entries, as they are or as paths: not what was read in those files."""
     for one in options(value) if depth else ():
         yield one
-        if isinstance(one, Part) and isinstance(one.key, tuple) and one.key[0] == "[:]":
+        if isinstance(one, Part) and one.operation == "[:]":
             yield from () if one.owner is None else _names_in(trace, one.owner, depth - 1)
         for _, entry in trace.memory.entries(one) if isinstance(one, Container) else ():
             for named in _named(trace, entry, depth - 1):
@@ -256,7 +205,7 @@ def _named(trace: Trace, value: Value, depth: int) -> Iterator[Value]:
             yield from (v for h in held for v in _named(trace, h, depth - 1))
         if not isinstance(one, Part) or isinstance(one.key, Round):
             continue
-        how, *given = one.key if isinstance(one.key, tuple) else (one.key,)
+        how, given = one.operation or one.key, one.operands
         made = isinstance(one.owner, External) and one.owner.name in _NAMING
         if how in _OF_NAMES or made:
             below = [one.owner, *given] if how in _OF_NAMES else given
@@ -269,10 +218,7 @@ def _by_rank(value: Value) -> bool:
     """Whether a number is computed from the rank, not from that on one host."""
     if isinstance(value, Rank):
         return value.scope != "local"
-    if not isinstance(value, Part):
-        return False
-    keys = value.key if isinstance(value.key, tuple) else ()
-    return any(_by_rank(one) for one in (value.owner, *keys) if isinstance(one, Value))
+    return isinstance(value, Part) and any(map(_by_rank, value.made_of))
 
 
 def _made_of(value: Value, trace: Trace | None = None) -> set[Value]:
@@ -290,8 +236,7 @@ def _parts(value: Value, trace: Trace | None) -> Iterator[Value]:
     if isinstance(value, Container) and trace is not None:
         yield from (one for _, one in trace.memory.entries(value))
     elif isinstance(value, Part):
-        keys = value.key if isinstance(value.key, tuple) else ()
-        yield from (one for one in (value.owner, *keys) if isinstance(one, Value))
+        yield from value.made_of
 
 
 def _sorted(listing: Called) -> Fix | None:

@@ -31,55 +31,10 @@ parameter.
 
 ## Forms
 
-Found: a moving average of the project, which copies in its constructor.
-
-```python
-class EMA:
-    def __init__(self, model, decay=0.99):
-        self.twin = copy.deepcopy(model).eval()
-
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-ema = EMA(model)
-```
-
-Found: `AveragedModel`, which copies what it is given.
-
-```python
-from torch.optim.swa_utils import AveragedModel
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-twin = AveragedModel(model)
-```
-
-Not found: an object that is no module and holds the model.
-
-```python
-class State:
-    def __init__(self, model):
-        self.model = model
-
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-state = copy.deepcopy(State(model))
-```
-
-Not found: a copy that another library makes.
-
-```python
-from timm.utils import ModelEmaV2
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-ema = ModelEmaV2(model)
-```
+- Found: a moving average of the project, which copies in its constructor.
+- Found: `AveragedModel`, which copies what it is given.
+- Not found: an object that is no module and holds the model.
+- Not found: a copy that another library makes.
 
 ## Known limits
 
@@ -114,5 +69,5 @@ def check(trace: Trace) -> Iterator[Finding]:
             at=called,
             message=f"`{COPIES[called.name]}({said})` copies a model that `fully_shard` was applied "
             "to: it raises AssertionError; copy before the sharding and shard the copy too",
-            because=((shard.event, f"`{shard.module.words()}` is sharded here"),),
+            because=(shard.reason,),
         )

@@ -29,47 +29,10 @@ a policy that does not offload, silently.
 
 ## Forms
 
-Found: a dictionary of keywords that is filled entry by entry.
-
-```python
-dist.init_process_group("gloo")
-options = {}
-options["auto_wrap_policy"] = None
-fully_shard(nn.Linear(8, 8), **options)
-```
-
-Found: a precision of FSDP1 that a helper function makes.
-
-```python
-from torch.distributed.fsdp import MixedPrecision
-
-
-def precision(name):
-    return MixedPrecision(param_dtype=getattr(torch, name))
-
-
-dist.init_process_group("gloo")
-fully_shard(nn.Linear(8, 8), mp_policy=precision("bfloat16"))
-```
-
-Found: a strategy in the place of `reshard_after_forward`.
-
-```python
-from torch.distributed.fsdp import ShardingStrategy
-
-dist.init_process_group("gloo")
-fully_shard(nn.Linear(8, 8), reshard_after_forward=ShardingStrategy.SHARD_GRAD_OP)
-```
-
-Not found: keywords that are read from a file.
-
-```python
-import yaml
-
-dist.init_process_group("gloo")
-options = yaml.safe_load("use_orig_params: true")
-fully_shard(nn.Linear(8, 8), **options)
-```
+- Found: a dictionary of keywords that is filled entry by entry.
+- Found: a precision of FSDP1 that a helper function makes.
+- Found: a strategy in the place of `reshard_after_forward`.
+- Not found: keywords that are read from a file.
 
 ## Fix safety
 

@@ -30,52 +30,10 @@ false and its branch is dead, `state_dict_type` raises `KeyError: None` when it 
 
 ## Forms
 
-Found: a test of each module in the model.
-
-```python
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-if any(isinstance(module, FSDP) for module in model.modules()):
-    print("sharded")
-```
-
-Found: a method of a trainer that gathers.
-
-```python
-class Trainer:
-    def __init__(self):
-        self.model = nn.Linear(8, 8)
-        fully_shard(self.model)
-
-    def weights(self):
-        with FSDP.summon_full_params(self.model):
-            return {n: p.clone() for n, p in self.model.named_parameters()}
-
-
-dist.init_process_group("gloo")
-Trainer().weights()
-```
-
-Not found: a test of the class by its name.
-
-```python
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-if type(model).__name__ == "FullyShardedDataParallel":
-    print("sharded")
-```
-
-Not found: a test of the class by `is`.
-
-```python
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-if type(model) is FSDP:
-    print("sharded")
-```
+- Found: a test of each module in the model.
+- Found: a method of a trainer that gathers.
+- Not found: a test of the class by its name.
+- Not found: a test of the class by `is`.
 
 ## Fix safety
 
@@ -116,6 +74,7 @@ from fsdp2lint.api import (
     Value,
     name_for,
     options,
+    root,
     rule,
     tests_in,
     unwrapped,
@@ -172,7 +131,7 @@ def _found(
     yield Finding(
         at=event,
         message=f"`{said}` is FSDP1's and `{module.words()}` is sharded by `fully_shard`: {happens}",
-        because=((shard.event, f"`{shard.module.words()}` is sharded here"),),
+        because=(shard.reason,),
         fix=_module_test(event) if isinstance(event, Called) else None,
     )
 
@@ -181,10 +140,9 @@ def _of_another_kind(trace: Trace, event: Event, module: Value) -> bool:
     """Whether the script has asked for another kind of wrapper: this is one way of several."""
     return _asks_in_the_function(trace, event, module) or any(
         isinstance(test, Part)
-        and isinstance(test.key, tuple)
-        and test.key[0] == "isinstance"
+        and test.operation == "isinstance"
         and any(unwrapped(one) is module for one in options(test.owner))
-        and any(isinstance(c, External) and c.name in _WRAPPERS for c in test.key[1:])
+        and any(isinstance(c, External) and c.name in _WRAPPERS for c in test.operands)
         for clause in event.guards.clauses
         for g in clause
         for test in tests_in(g.test)
@@ -212,17 +170,11 @@ def _is_unanswered(trace: Trace, event: Event) -> bool:
     if trace.cut is None:
         return False
     tests = (t for clause in event.guards.clauses for g in clause for t in tests_in(g.test))
-    return any(isinstance(root, Unknown) and root.born is not None for root in map(_root, tests))
-
-
-def _root(value: Value) -> Value:
-    while isinstance(value, Part) and value.owner is not None:
-        value = value.owner
-    return value
+    return any(isinstance(one, Unknown) and one.born is not None for one in map(root, tests))
 
 
 def _asked_of_fsdp1(trace: Trace, event: Called | Read) -> bool:
-    """Whether the same test is asked of a model that FSDP1 has wrapped: its branch is not dead."""
+    """Whether the same test is made of a model that FSDP1 has wrapped: its branch is not dead."""
     return any(
         called.at.node is event.at.node and any(wrapped_by(v, "fsdp1") for v in options(first))
         for called in trace.calls("builtins.isinstance")

@@ -8,7 +8,8 @@ Finds `fully_shard(…, ignored_params=…)` with a list or tuple, with modules,
 
 `fully_shard` asks for each parameter whether it is in `ignored_params`. In a list that compares tensors and raises
 RuntimeError. A set of modules or of names holds no parameter, so that nothing is ignored: what was to stay plain is
-sharded, silently. A module itself cannot be searched: TypeError.
+sharded, silently. So it is with a `Sequential`, a `ModuleList` and a `ModuleDict`, in which modules or names are searched;
+any other module cannot be searched: TypeError.
 
 ## Example
 
@@ -27,45 +28,10 @@ sharded, silently. A module itself cannot be searched: TypeError.
 
 ## Forms
 
-Found: a list that a helper function collects.
-
-```python
-def frozen(model):
-    found = []
-    for p in model.parameters():
-        if not p.requires_grad:
-            found.append(p)
-    return found
-
-
-dist.init_process_group("gloo")
-model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
-fully_shard(model, ignored_params=frozen(model))
-```
-
-Found: the names of the parameters.
-
-```python
-dist.init_process_group("gloo")
-model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
-fully_shard(model, ignored_params={n for n, _ in model.named_parameters() if "bias" in n})
-```
-
-Not found: a dictionary from names to parameters, in which no parameter is found either.
-
-```python
-dist.init_process_group("gloo")
-model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
-fully_shard(model, ignored_params=dict(model[0].named_parameters()))
-```
-
-Not found: the `id` of each parameter: its number equals the parameter's hash, so torch compares the two and raises.
-
-```python
-dist.init_process_group("gloo")
-model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
-fully_shard(model, ignored_params={id(p) for p in model[0].parameters()})
-```
+- Found: a list that a helper function collects.
+- Found: the names of the parameters.
+- Not found: a dictionary from names to parameters, in which no parameter is found either.
+- Not found: the `id` of each parameter: its number equals the parameter's hash, so torch compares the two and raises.
 
 ## Fix safety
 
@@ -99,20 +65,23 @@ from fsdp2lint.api import (
     Sharded,
     Trace,
     Value,
+    argument,
     options,
     rule,
 )
 
 from .._common.fixes import call_of
 from .._common.parts import parameter_of, sure
+from .._common.shared import class_name
 
 _LISTS = ("builtins.list", "builtins.tuple")
 _SETS = ("builtins.set", "builtins.frozenset")
+_SEARCHED = ("torch.nn.ModuleDict", "torch.nn.ModuleList", "torch.nn.Sequential")
 _RAISES = "`fully_shard` compares tensors in it and raises RuntimeError; make it a set"
 _IGNORED = "no parameter is among them, so that nothing is ignored; pass a set of parameters"
 
 
-@rule(code="FSDP254", group="correctness", since="2.7")
+@rule(code="FSDP254", group="correctness")
 def check(trace: Trace) -> Iterator[Finding]:
     """Collections in which no parameter is found."""
     for sharded in trace.of(Sharded):
@@ -131,6 +100,8 @@ def check(trace: Trace) -> Iterator[Finding]:
 def _wrong(trace: Trace, value: Value) -> str:
     """What is wrong with the value, or nothing."""
     if isinstance(value, Module):
+        if class_name(value) in _SEARCHED:
+            return f"a `{class_name(value).removeprefix('torch.nn.')}`: {_IGNORED}"
         return (
             "a module: `fully_shard` searches it and raises TypeError; pass a set of its parameters"
         )
@@ -161,12 +132,11 @@ def _is_name(value: Value) -> bool:
 
 def _set_of(sharded: Sharded) -> Fix | None:
     """A set made of the list that is written in the call."""
-    call = call_of(sharded.at)
-    for argument in () if call is None else call.args:
-        if argument.keyword is not None and argument.keyword.value == "ignored_params":
-            source, value = sharded.at.source, argument.value
-            edit = Replace(source, value, f"set({source.code(value)})")
-            if isinstance(value, cst.Call) and source.code(value.func) in ("list", "tuple"):
-                edit = Replace(source, value.func, "set")
-            return Fix("make it a set", (edit,), "safe")
-    return None
+    given = argument(call_of(sharded.at), -1, "ignored_params")
+    if given is None:
+        return None
+    source, value = sharded.at.source, given.value
+    edit = Replace(source, value, f"set({source.code(value)})")
+    if isinstance(value, cst.Call) and source.code(value.func) in ("list", "tuple"):
+        edit = Replace(source, value.func, "set")
+    return Fix("make it a set", (edit,), "safe")

@@ -31,95 +31,11 @@ gradients are never reduced, nothing raises, and each rank trains a copy of its 
 
 ## Forms
 
-Found: a layer that is exchanged by its index.
-
-```python
-dist.init_process_group("gloo")
-model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
-fully_shard(model)
-model[1] = nn.Linear(8, 2)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-model(torch.randn(4, 8)).sum().backward()
-optimizer.step()
-```
-
-Found: a method of the model that adds a head.
-
-```python
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.trunk = nn.Linear(8, 8)
-
-    def add_head(self, classes):
-        self.head = nn.Linear(8, classes)
-
-    def forward(self, x):
-        return self.head(self.trunk(x))
-
-
-dist.init_process_group("gloo")
-model = Net()
-fully_shard(model)
-model.add_head(2)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-model(torch.randn(4, 8)).sum().backward()
-optimizer.step()
-```
-
-Found: adapters of PEFT.
-
-```python
-from peft import LoraConfig, get_peft_model
-from transformers import AutoModelForCausalLM
-
-dist.init_process_group("gloo")
-model = AutoModelForCausalLM.from_pretrained("gpt2")
-for block in model.transformer.h:
-    fully_shard(block)
-fully_shard(model)
-model = get_peft_model(model, LoraConfig(r=8))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-model(input_ids=torch.ones(1, 4, dtype=torch.long)).logits.sum().backward()
-optimizer.step()
-```
-
-Not found: a parameter of the model's own, not a module.
-
-```python
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.trunk = nn.Linear(8, 8)
-
-    def forward(self, x):
-        return self.trunk(x) * self.scale
-
-
-dist.init_process_group("gloo")
-model = Net()
-fully_shard(model)
-model.scale = nn.Parameter(torch.ones(8))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-model(torch.randn(4, 8)).sum().backward()
-optimizer.step()
-```
-
-Not found: an embedding that Transformers makes anew.
-
-```python
-from transformers import AutoModelForCausalLM
-
-dist.init_process_group("gloo")
-model = AutoModelForCausalLM.from_pretrained("gpt2")
-for block in model.transformer.h:
-    fully_shard(block)
-fully_shard(model)
-model.resize_token_embeddings(50300)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-model(input_ids=torch.ones(1, 4, dtype=torch.long)).logits.sum().backward()
-optimizer.step()
-```
+- Found: a layer that is exchanged by its index.
+- Found: a method of the model that adds a head.
+- Found: adapters of PEFT.
+- Not found: a parameter of the model's own, not a module.
+- Not found: an embedding that Transformers makes anew.
 
 ## Known limits
 
@@ -154,7 +70,6 @@ from fsdp2lint.api import (
 
 from .._common.parts import loose, reduced_by_hand, shard_within
 from .._common.shared import (
-    Shard,
     cases,
     line_of,
     overlap,
@@ -184,7 +99,7 @@ def check(trace: Trace) -> Iterator[Finding]:
                 message=f"`{added.words()}` comes into the model after `fully_shard({shard.module.words()})` "
                 f"on {line_of(shard.event, assigned)}: no group holds it, its gradients are not reduced and "
                 "each rank trains its own copy",
-                because=((shard.event, f"`{shard.module.words()}` is sharded here"),),
+                because=(shard.reason,),
             )
             break
 
@@ -204,7 +119,7 @@ def _adapters(trace: Trace) -> Iterator[Finding]:
             shard = found[0] if found else shard_within(trace, wrapping, model, guards)
             if shard is None or not together(shard.guards, guards):
                 continue
-            if wrapped_by(model, "ddp", "fsdp1") or not _trained(trace, wrapping, shard):
+            if wrapped_by(model, "ddp", "fsdp1") or not _trained(trace, wrapping):
                 continue
             said = unwrapped(model).words()
             yield Finding(
@@ -212,12 +127,12 @@ def _adapters(trace: Trace) -> Iterator[Finding]:
                 message=f"the adapters come into `{said}` after `fully_shard({shard.module.words()})` on "
                 f"{line_of(shard.event, wrapping)}: no group holds them, their gradients are not reduced and "
                 "each rank trains its own copy",
-                because=((shard.event, f"`{shard.module.words()}` is sharded here"),),
+                because=(shard.reason,),
             )
             break
 
 
-def _trained(trace: Trace, wrapping: Wrapping, shard: Shard) -> bool:
+def _trained(trace: Trace, wrapping: Wrapping) -> bool:
     """Whether the adapters are trained as they are: not only read, not sharded or reduced later on."""
     model = unwrapped(wrapping.module)
     later = shards_after(trace, wrapping)

@@ -33,49 +33,9 @@ in-place operations have no rule for shards.
 
 ## Forms
 
-Found: each linear layer of a walk over the modules.
-
-```python
-dist.init_process_group("gloo")
-model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
-fully_shard(model)
-for name, module in model.named_modules():
-    if isinstance(module, nn.Linear):
-        parametrizations.weight_norm(module)
-model(torch.randn(4, 8)).sum().backward()
-```
-
-Found: layers of the project that take the old weights over.
-
-```python
-class Scaled(nn.Module):
-    def __init__(self, old):
-        super().__init__()
-        self.weight = old.weight
-
-    def forward(self, x):
-        return x @ self.weight.T * 2
-
-
-dist.init_process_group("gloo")
-model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
-fully_shard(model)
-for name, child in list(model.named_children()):
-    setattr(model, name, Scaled(child))
-model(torch.randn(4, 8)).sum().backward()
-```
-
-Not found: pruning of a list of layers at once.
-
-```python
-from torch.nn.utils import prune
-
-dist.init_process_group("gloo")
-model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
-fully_shard(model)
-prune.global_unstructured([(layer, "weight") for layer in model], prune.L1Unstructured, amount=0.5)
-model(torch.randn(4, 8)).sum().backward()
-```
+- Found: each linear layer of a walk over the modules.
+- Found: layers of the project that take the old weights over.
+- Not found: pruning of a list of layers at once.
 
 ## Known limits
 
@@ -145,7 +105,7 @@ def check(trace: Trace) -> Iterator[Finding]:
             at=called,
             message=f"`{_said(called)}` changes `{layer.words()}` after `fully_shard({shard.module.words()})` on "
             f"{line_of(shard.event, called)} took its parameters: the next forward fails; do it before",
-            because=((shard.event, f"`{shard.module.words()}` is sharded here"),),
+            because=(shard.reason,),
         )
     for assigned in trace.of(Assigned):
         taken = _taken_over(trace, assigned)
@@ -156,7 +116,7 @@ def check(trace: Trace) -> Iterator[Finding]:
                 message=f"`{new.words()}` takes `{weight.words()}` over, which the group of "
                 f"`{shard.module.words()}` gathers for the old layer: the new one computes with the shard and raises; "
                 "replace layers before `fully_shard`",
-                because=((shard.event, f"`{shard.module.words()}` is sharded here"),),
+                because=(shard.reason,),
             )
 
 

@@ -29,39 +29,9 @@ at the first checkpoint, an hour into the run.
 
 ## Forms
 
-Found: a name that the oldest torch does not have.
-
-```python
-# target: torch 2.6
-from torch.distributed.fsdp import share_comm_ctx
-```
-
-Found: a method that a helper function calls.
-
-```python
-# target: torch 2.6
-def keep(model):
-    model.set_keep_unsharded_storage(True)
-
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-keep(model)
-```
-
-Not found: a call that an option switches on.
-
-```python
-# target: torch 2.6
-import sys
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-if "--keep" in sys.argv:
-    model.set_keep_unsharded_storage(True)
-```
+- Found: a name that the oldest torch does not have.
+- Found: a method that a helper function calls.
+- Not found: a call that an option switches on.
 
 ## Known limits
 
@@ -127,7 +97,7 @@ def check(trace: Trace) -> Iterator[Finding]:
 
 
 def _tried(call: Called) -> bool:
-    """Whether the call, or one that leads to it, stands in a ``try`` that catches something."""
+    """Whether the call, or one that leads to it, is in a ``try`` that catches something."""
     return any(
         isinstance(one, cst.Try) and one.handlers
         for site in (call.at, *call.calls)

@@ -27,40 +27,9 @@ the first forward raises AttributeError. Code that has a policy only in low prec
 
 ## Forms
 
-Found: a policy that an option switches on.
-
-```python
-from torch.distributed.fsdp import MixedPrecisionPolicy
-import argparse
-
-parser = argparse.ArgumentParser()
-parser.add_argument("--bf16", action="store_true")
-args = parser.parse_args()
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16) if args.bf16 else None
-fully_shard(model, mp_policy=policy)
-```
-
-Found: an entry that a dictionary does not have.
-
-```python
-from torch.distributed.fsdp import MixedPrecisionPolicy
-
-POLICIES = {"bf16": MixedPrecisionPolicy(param_dtype=torch.bfloat16)}
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model, mp_policy=POLICIES.get("fp32"))
-```
-
-Not found: the default of `getattr` for settings that are not resolved.
-
-```python
-from config import settings
-
-dist.init_process_group("gloo")
-fully_shard(nn.Linear(8, 8), mp_policy=getattr(settings, "policy", None))
-```
+- Found: a policy that an option switches on.
+- Found: an entry that a dictionary does not have.
+- Not found: the default of `getattr` for settings that are not resolved.
 
 ## Fix safety
 
@@ -80,9 +49,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import libcst as cst
-
-from fsdp2lint.api import Arguments, Finding, Fix, Literal, Sharded, Trace, rule
+from fsdp2lint.api import Arguments, Finding, Fix, Literal, Sharded, Trace, argument, dotted, rule
 
 from .._common.fixes import call_of
 from .._common.parts import sure
@@ -106,9 +73,8 @@ def check(trace: Trace) -> Iterator[Finding]:
 def _left_out(sharded: Sharded) -> Fix | None:
     """The call without the argument, when it is a written None."""
     call = call_of(sharded.at)
-    for argument in () if call is None else call.args:
-        if argument.keyword is not None and argument.keyword.value == "mp_policy":
-            if isinstance(argument.value, cst.Name) and argument.value.value == "None":
-                edit = Arguments(sharded.at.source, call).remove("mp_policy")  # type: ignore[arg-type]
-                return Fix("leave `mp_policy` out", (edit,), "safe")
-    return None
+    given = argument(call, -1, "mp_policy")
+    if call is None or given is None or dotted(given.value) != "None":
+        return None
+    edit = Arguments(sharded.at.source, call).remove("mp_policy")
+    return Fix("leave `mp_policy` out", (edit,), "safe")

@@ -29,40 +29,9 @@ associated with device type cpu"). A group with both backends serves each device
 
 ## Forms
 
-Found: offloading that an option switches on.
-
-```python
-import argparse
-
-parser = argparse.ArgumentParser()
-parser.add_argument("--offload", action="store_true")
-args = parser.parse_args()
-dist.init_process_group("nccl")
-model = nn.Linear(8, 8)
-fully_shard(model, **({"offload_policy": CPUOffloadPolicy()} if args.offload else {}))
-model(torch.randn(4, 8, device="cuda")).sum().backward()
-torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-```
-
-Not found: a backend that is chosen where there is a GPU.
-
-```python
-dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
-model = nn.Linear(8, 8)
-fully_shard(model, offload_policy=CPUOffloadPolicy())
-model(torch.randn(4, 8, device="cuda")).sum().backward()
-torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-```
-
-Not found: a norm that is computed without clipping.
-
-```python
-dist.init_process_group("nccl")
-model = nn.Linear(8, 8)
-fully_shard(model, offload_policy=CPUOffloadPolicy())
-model(torch.randn(4, 8, device="cuda")).sum().backward()
-norm = torch.nn.utils.get_total_norm([p.grad for p in model.parameters()]).full_tensor()
-```
+- Found: offloading that an option switches on.
+- Not found: a backend that is chosen where there is a GPU.
+- Not found: a norm that is computed without clipping.
 
 ## Fix safety
 
@@ -83,15 +52,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import libcst as cst
+from fsdp2lint.api import Clipped, Finding, GroupStarted, Trace, rule
 
-from fsdp2lint.api import Clipped, Finding, Fix, GroupStarted, Replace, Trace, rule
-
-from .._common.fixes import call_of
+from .._common.fixes import BOTH_BACKENDS, with_both_backends
 from .._common.offloaded import offloaded, policies
 from .._common.shared import together
-
-_BOTH = '"cpu:gloo,cuda:nccl"'
 
 
 @rule(code="FSDP234", group="correctness")
@@ -110,24 +75,11 @@ def check(trace: Trace) -> Iterator[Finding]:
             yield Finding(
                 at=started,
                 message=f"the shards of `{shard.module.words()}` {are} offloaded to the CPU, and a group on "
-                f"NCCL alone cannot reduce their norm: use {_BOTH}",
+                f'NCCL alone cannot reduce their norm: use "{BOTH_BACKENDS}"',
                 because=(
                     (shard.event, "sharded with `CPUOffloadPolicy` here"),
                     (clipped, "the norm is reduced here"),
                 ),
-                fix=_both(started),
+                fix=with_both_backends(started.at, "add a backend for the CPU"),
             )
             break
-
-
-def _both(started: GroupStarted) -> Fix | None:
-    """A backend for each device."""
-    call = call_of(started.at)
-    for index, argument in enumerate(() if call is None else call.args):
-        named = argument.keyword.value if argument.keyword is not None else ""
-        if argument.star or not (named == "backend" or (index == 0 and not named)):
-            continue
-        if isinstance(argument.value, cst.SimpleString):
-            edit = Replace(started.at.source, argument.value, _BOTH)
-            return Fix("add a backend for the CPU", (edit,), "safe")
-    return None

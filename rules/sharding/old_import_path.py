@@ -28,28 +28,9 @@ are `torch.distributed.fsdp` and `torch.distributed.tensor`. What is no longer t
 
 ## Forms
 
-Found: a module inside the old package.
-
-```python
-from torch.distributed._tensor.placement_types import Replicate
-```
-
-Found: an import inside a function.
-
-```python
-def shard(model):
-    from torch.distributed._composable.fsdp import fully_shard
-
-    fully_shard(model)
-```
-
-Not found: the old package as a module.
-
-```python
-import torch.distributed._tensor as dt
-
-dt.DTensor
-```
+- Found: a module inside the old package.
+- Found: an import inside a function.
+- Not found: the old package as a module.
 
 ## Fix safety
 

@@ -31,43 +31,9 @@ raises: gradients are not clamped, no parameter has its own learning rate, no de
 
 ## Forms
 
-Found: a learning rate of each parameter's own.
-
-```python
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-for p in model.parameters():
-    p.lr_scale = 0.1
-fully_shard(model)
-groups = [{"params": [p], "lr": 1e-3 * getattr(p, "lr_scale", 1.0)} for p in model.parameters()]
-optimizer = torch.optim.AdamW(groups)
-```
-
-Found: a parameter that the constructor marks.
-
-```python
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.scale = nn.Parameter(torch.ones(8))
-        self.scale.no_decay = True
-
-
-dist.init_process_group("gloo")
-model = Net()
-fully_shard(model)
-plain = [p for p in model.parameters() if getattr(p, "no_decay", False)]
-```
-
-Not found: what is kept beside the parameters, by the parameters that are replaced.
-
-```python
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-scales = {p: 0.1 for p in model.parameters()}
-fully_shard(model)
-groups = [{"params": [p], "lr": scales.get(p, 1.0)} for p in model.parameters()]
-```
+- Found: a learning rate of each parameter's own.
+- Found: a parameter that the constructor marks.
+- Not found: what is kept beside the parameters, by the parameters that are replaced.
 
 ## Known limits
 
@@ -122,7 +88,7 @@ def _never_fires(trace: Trace, hooked: Called, parameter: Parameter) -> Iterator
         at=hooked,
         message=f"a gradient hook of a parameter that `fully_shard({now[0].module.words()})` has sharded never "
         "fires; use `register_post_accumulate_grad_hook`",
-        because=((now[0].event, f"`{now[0].module.words()}` is sharded here"),),
+        because=(now[0].reason,),
     )
 
 
@@ -150,7 +116,7 @@ def _lost(trace: Trace) -> Iterator[Finding]:
                         at=asked,
                         message=f"`{name}` was put on parameters that `fully_shard({shard.module.words()})` on "
                         f"{line_of(shard.event, asked)} has replaced: the new ones have no such attribute",
-                        because=((shard.event, f"`{shard.module.words()}` is sharded here"),),
+                        because=(shard.reason,),
                     )
                     break
 

@@ -42,38 +42,9 @@ learned to leave alone.
 
 ## Forms
 
-Found: 8 bits that a helper function configures.
-
-```python
-def config(args):
-    return BitsAndBytesConfig(load_in_8bit=True)
-
-
-dist.init_process_group()
-model = AutoModelForCausalLM.from_pretrained("gpt2", quantization_config=config(None))
-for block in model.transformer.h:
-    fully_shard(block)
-fully_shard(model)
-```
-
-Found: layers of bitsandbytes in a model of the project.
-
-```python
-import bitsandbytes as bnb
-from torch import nn
-
-dist.init_process_group()
-model = nn.Sequential(bnb.nn.Linear4bit(8, 8), bnb.nn.Linear4bit(8, 8))
-fully_shard(model)
-```
-
-Not found: a checkpoint whose own settings say that it is quantized.
-
-```python
-dist.init_process_group()
-model = AutoModelForCausalLM.from_pretrained("unsloth/gpt2-bnb-4bit")
-fully_shard(model)
-```
+- Found: 8 bits that a helper function configures.
+- Found: layers of bitsandbytes in a model of the project.
+- Not found: a checkpoint whose own settings say that it is quantized.
 
 ## Known limits
 
@@ -118,7 +89,7 @@ def check(trace: Trace) -> Iterator[Finding]:
                 yield Finding(
                     at=built,
                     message=problem,
-                    because=((shard.event, f"`{shard.module.words()}` is sharded here"),),
+                    because=(shard.reason,),
                 )
                 break
 

@@ -27,43 +27,9 @@ computes with shards: "got mixed torch.Tensor and DTensor".
 
 ## Forms
 
-Found: the constructor of the model.
-
-```python
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(8, 8)
-        register_fsdp_forward_method(self, "generate")
-
-    def generate(self, x):
-        return self.layer(x)
-
-
-dist.init_process_group("gloo")
-fully_shard(Net())
-```
-
-Found: several methods in a loop.
-
-```python
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-for name in ("extra_repr", "forward"):
-    register_fsdp_forward_method(model, name)
-fully_shard(model)
-```
-
-Not found: a model that unresolved code shards.
-
-```python
-from elsewhere import distribute
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-register_fsdp_forward_method(model, "extra_repr")
-distribute(model)
-```
+- Found: the constructor of the model.
+- Found: several methods in a loop.
+- Not found: a model that unresolved code shards.
 
 ## Fix safety
 
@@ -86,7 +52,7 @@ from dataclasses import replace
 
 from fsdp2lint.api import Finding, Fix, Registered, Trace, Value, rule, unwrapped
 
-from .._common.fixes import moved_below
+from .._common.fixes_moving import moved_below
 from .._common.shared import Shard, cases, line_of, shards_after, shards_before, together
 
 

@@ -29,34 +29,10 @@ the names that are public; `_composable.fully_shard` was FSDP1 inside and is gon
 
 ## Forms
 
-Found: the `fully_shard` that was FSDP1 inside.
-
-```python
-from torch.distributed._composable import fully_shard
-```
-
-Found: an import inside a function.
-
-```python
-def shard(model):
-    from torch.distributed._composable.fsdp._fsdp_api import MixedPrecisionPolicy
-
-    return MixedPrecisionPolicy
-```
-
-Not found: a module that is imported without `from`.
-
-```python
-import torch.distributed._composable.fsdp._fsdp_api as api
-```
-
-Not found: a module that is imported by its name.
-
-```python
-import importlib
-
-api = importlib.import_module("torch.distributed._composable.fsdp._fsdp_api")
-```
+- Found: the `fully_shard` that was FSDP1 inside.
+- Found: an import inside a function.
+- Not found: a module that is imported without `from`.
+- Not found: a module that is imported by its name.
 
 ## Fix safety
 

@@ -34,76 +34,10 @@ of a list raises `RuntimeError: FSDP requires a single root module`.
 
 ## Forms
 
-Found: the blocks of a language model of Transformers.
-
-```python
-from transformers import AutoModelForCausalLM
-
-dist.init_process_group("gloo")
-model = AutoModelForCausalLM.from_pretrained("gpt2")
-for block in model.transformer.h:
-    fully_shard(block)
-optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-model(input_ids=torch.ones(1, 4, dtype=torch.long)).logits.sum().backward()
-optimizer.step()
-```
-
-Found: a parameter of the model's own, while the logged loss is reduced.
-
-```python
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.scale = nn.Parameter(torch.ones(8))
-        self.layer = nn.Linear(8, 8)
-
-    def forward(self, x):
-        return self.layer(x) * self.scale
-
-
-dist.init_process_group("gloo")
-model = Net()
-fully_shard(model.layer)
-optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-loss = model(torch.randn(4, 8)).sum()
-loss.backward()
-optimizer.step()
-shown = loss.detach()
-dist.all_reduce(shown)
-```
-
-Found: a list of modules, and nothing above them.
-
-```python
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.body = nn.Linear(8, 8)
-        self.norm = nn.LayerNorm(8)
-        self.head = nn.Linear(8, 8)
-
-    def forward(self, x):
-        return self.head(self.norm(self.body(x)))
-
-
-dist.init_process_group("gloo")
-model = Net()
-fully_shard(model.body)
-fully_shard([model.norm, model.head], reshard_after_forward=False)
-model(torch.randn(4, 8)).sum().backward()
-```
-
-Not found: a model of another library.
-
-```python
-import timm
-
-dist.init_process_group("gloo")
-model = timm.create_model("vit_base_patch16_224")
-for block in model.blocks:
-    fully_shard(block)
-model(torch.randn(2, 3, 224, 224)).sum().backward()
-```
+- Found: the blocks of a language model of Transformers.
+- Found: a parameter of the model's own, while the logged loss is reduced.
+- Found: a list of modules, and nothing above them.
+- Not found: a model of another library.
 
 ## Fix safety
 
@@ -128,7 +62,8 @@ and when the whole is wrapped in DDP. Of a list only one that is written out, or
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
+from functools import partial
 
 import libcst as cst
 from libcst import CSTNode
@@ -173,7 +108,7 @@ from .._common.shared import (
     shards_before,
     together,
 )
-from .._common.training import freezing, kept_in_step_by_groups, untold
+from .._common.training import freezing, kept_in_step_by_groups, unfollowed_users
 from .._common.walks import reached, walk_of
 
 _PARAMETER = "torch.nn.Parameter"
@@ -197,11 +132,7 @@ def _left_over(trace: Trace, said: set[Value]) -> Iterator[Finding]:
             or not isinstance(root, Module)
         ):
             continue
-        parts = [
-            s
-            for s in shards_before(trace, forward)
-            if trace.inside(s.module, root) and not is_sharded_again(s.event)
-        ]
+        parts = list(shards_before(trace, forward, partial(_is_part, trace, root)))
         parts, way = _never_whole(trace, root, parts)
         if not parts:
             continue
@@ -220,49 +151,80 @@ def _left_over(trace: Trace, said: set[Value]) -> Iterator[Finding]:
         )
 
 
+def _is_part(trace: Trace, root: Value, shard: Shard) -> bool:
+    """Whether a group is of a model or of a part of it, and is no second one."""
+    return trace.inside(shard.module, root) and not is_sharded_again(shard.event)
+
+
 def _trained(
     trace: Trace, root: Value, parts: list[Shard], forward: Forward, way: Guards
 ) -> Iterator[tuple[str, Guards]]:
     """What of a model is in no group, in words, and a path on which nothing freezes it, nor gets the model unseen."""
-    handed = untold(trace, root)
+    handed = unfollowed_users(trace, root)
     if handed is None:
         return
     left = _left_by_library(trace, root, parts) if is_transformer(root) else None
     if left is None:
         covered = _covered(trace, parts)
         found = () if covered is None else _uncovered(trace, root, covered, forward, way)
-        left = ((one, f"`{one.words()}`") for one in found)
-    for one, said in left:
-        paths = ways_around(trace, forward, [*handed, *freezing(trace, one)], root, way)
+        left = ((one, f"`{one.words()}`", way) for one in found)
+    for one, said, where in left:
+        known = way.also(where.clauses)
+        if known.impossible:
+            continue
+        paths = ways_around(trace, forward, [*handed, *freezing(trace, one)], root, known)
         if paths:
-            yield said, paths[0].also(way.clauses)
+            yield said, paths[0].also(known.clauses)
 
 
 _ENDS = frozenset(
     ".model.embed_tokens .transformer.wte .transformer.wpe .gpt_neox.embed_in .lm_head .embed_out "
     ".get_input_embeddings() .get_output_embeddings()".split()
 )
-_WITH_NORM = (".model.layers", ".transformer.h", ".gpt_neox.layers")
-"""Lists of blocks behind which language models of Transformers have one more norm."""
+_WITH_NORM = {
+    ".model.layers": ".model.norm",
+    ".transformer.h": ".transformer.ln_f",
+    ".gpt_neox.layers": ".gpt_neox.final_layer_norm",
+}
+"""Lists of blocks behind which language models of Transformers have one more norm, and the norm."""
 
 
 def _left_by_library(
     trace: Trace, root: Value, parts: list[Shard]
-) -> Iterable[tuple[Value, str]] | None:
-    """What a model of Transformers surely holds beside its blocks, and beside its embeddings and head; None when it
-    is not known what the groups are.
+) -> Iterable[tuple[Value, str, Guards]] | None:
+    """What a model of Transformers surely holds beside its blocks, and beside its embeddings and head, and on which
+    path it is in no group; None when it is not known what the groups are.
     """
     blocks = [part for part in parts if _holds_blocks_only(trace, part, root)]
-    if len(blocks) == len(parts):
-        embeddings = root.part(".get_input_embeddings()")
-        return ((embeddings, f"`{embeddings.words()}`"),)
-    if not all(part in blocks or path_below(part.module) in _ends(root) for part in parts):
-        return None
-    for part in blocks:
-        holder = part.module.owner
-        if holder is not None and path_below(holder) in [(one, root) for one in _WITH_NORM]:
-            return ((root.part(".norm"), f"the norm behind `{holder.words()}`"),)
-    return None
+    others = [part for part in parts if part not in blocks]
+    known = _ends(root) | {(norm, root) for norm in _WITH_NORM.values()}
+    if not blocks or not all(path_below(one.module) in known for one in others):
+        return () if not others else None
+    held = {path_below(one.module.owner)[0] for one in blocks if one.module.owner is not None}
+    norm = next((_WITH_NORM[name] for name in _WITH_NORM if name in held), None)
+    left: list[tuple[Value, str, Guards]] = []
+    if norm is not None and (others or held):
+        of_blocks = next(name for name in _WITH_NORM if name in held)
+        for where in _without(others, blocks[0], {norm}):
+            said = f"the norm behind `{root.words()}{of_blocks}`"
+            left.append((root.part(".norm"), said, where))
+    embeddings = root.part(".get_input_embeddings()")
+    for where in _without(others, blocks[0], _ENDS):
+        left.insert(0, (embeddings, f"`{embeddings.words()}`", where))
+    return left
+
+
+def _without(others: list[Shard], block: Shard, names: Collection[str]) -> Iterator[Guards]:
+    """The path on which none of the modules with these names is in a group: everywhere, or where a test leaves them out."""
+    clauses = set()
+    for one in others:
+        if path_below(one.module)[0] not in names:
+            continue
+        asked = one.guards.since(block.guards)
+        if not asked or any(len(clause) > 1 for clause in asked):
+            return
+        clauses.add(frozenset(~guard for clause in asked for guard in clause))
+    yield Guards(frozenset(clauses))
 
 
 def _ends(root: Value) -> set[tuple[str, Value]]:

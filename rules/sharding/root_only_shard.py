@@ -41,50 +41,9 @@ each GPU it may be meant: gradients and optimizer states are sharded all the sam
 
 ## Forms
 
-Found: a language model of Transformers.
-
-```python
-from transformers import AutoModelForCausalLM
-
-dist.init_process_group("gloo")
-model = AutoModelForCausalLM.from_pretrained("gpt2")
-fully_shard(model)
-```
-
-Found: blocks that are appended in a loop, and a helper function that shards.
-
-```python
-class Block(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(8, 8)
-
-
-class Net(nn.Module):
-    def __init__(self, depth):
-        super().__init__()
-        self.blocks = nn.ModuleList()
-        for _ in range(depth):
-            self.blocks.append(Block())
-
-
-def distribute(model):
-    return fully_shard(model)
-
-
-dist.init_process_group("gloo")
-distribute(Net(6))
-```
-
-Not found: a model of another library.
-
-```python
-import timm
-
-dist.init_process_group("gloo")
-model = timm.create_model("vit_base_patch16_224")
-fully_shard(model)
-```
+- Found: a language model of Transformers.
+- Found: blocks that are appended in a loop, and a helper function that shards.
+- Not found: a model of another library.
 
 ## Fix safety
 

@@ -38,60 +38,10 @@ written so.
 
 ## Forms
 
-Found: the temperature of CLIP, by a number of numpy.
-
-```python
-import numpy as np
-
-
-class Clip(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.logit_scale = nn.Parameter(torch.ones([]) * np.log(1 / 0.07))
-
-
-dist.init_process_group("gloo")
-fully_shard(Clip())
-```
-
-Found: a value that is given to the constructor.
-
-```python
-class Gate(nn.Module):
-    def __init__(self, value):
-        super().__init__()
-        self.gate = nn.Parameter(torch.tensor(value))
-
-
-dist.init_process_group("gloo")
-fully_shard(Gate(0.5))
-```
-
-Not found: a tensor that a reduction leaves without dimensions.
-
-```python
-class Gate(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.gate = nn.Parameter(torch.rand(8).mean())
-
-
-dist.init_process_group("gloo")
-fully_shard(Gate())
-```
-
-Not found: parameters in a `ParameterList`.
-
-```python
-class Gate(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.gates = nn.ParameterList([nn.Parameter(torch.tensor(0.5)) for _ in range(3)])
-
-
-dist.init_process_group("gloo")
-fully_shard(Gate())
-```
+- Found: the temperature of CLIP, by a number of numpy.
+- Found: a value that is given to the constructor.
+- Not found: a tensor that a reduction leaves without dimensions.
+- Not found: parameters in a `ParameterList`.
 
 ## Fix safety
 
@@ -157,7 +107,7 @@ def check(trace: Trace) -> Iterator[Finding]:
             at=called,
             message="a parameter without dimensions cannot be sharded: "
             f"`fully_shard({shard.module.words()})` raises ValueError; make it one element long",
-            because=((shard.event, f"`{shard.module.words()}` is sharded here"),),
+            because=(shard.reason,),
             fix=_longer(tensor),
         )
 
@@ -165,9 +115,7 @@ def check(trace: Trace) -> Iterator[Finding]:
 def _scalar(trace: Trace, made: dict[Value, Called], value: Value) -> Called | None:
     """The call that makes the tensor without dimensions that a value surely is, or is computed from."""
     while isinstance(value, Part) and value not in made:
-        if not isinstance(value.key, tuple):
-            return None
-        operation, *operands = value.key
+        operation, operands = value.operation, value.operands
         if operation in ("*", "/", "+", "-") and len(operands) == 1:
             if isinstance(value.owner, Literal) and isinstance(operands[0], Value):
                 value = operands[0]
@@ -197,11 +145,11 @@ def _is_number(value: object) -> bool:
     for one in options(value):
         if isinstance(one, Literal) and isinstance(one.value, int | float):
             continue
-        if not isinstance(one, Part) or not isinstance(one.key, tuple):
+        if not isinstance(one, Part):
             return False
-        made = one.key[0] == "call" and isinstance(one.owner, External)
+        made = one.operation == "call" and isinstance(one.owner, External)
         known = isinstance(one.owner, External) and one.owner.name.startswith(_NUMBERS)
-        if one.key[0] not in ("float", "int") and not (made and known):
+        if one.operation not in ("float", "int") and not (made and known):
             return False
     return True
 

@@ -26,44 +26,9 @@ forward`.
 
 ## Forms
 
-Found: the list of blocks of a language model of Transformers.
-
-```python
-from transformers import AutoModelForCausalLM
-
-dist.init_process_group("gloo")
-model = AutoModelForCausalLM.from_pretrained("gpt2")
-fully_shard(model.transformer.h)
-fully_shard(model)
-```
-
-Found: a dictionary of modules, in a helper function.
-
-```python
-def distribute(model):
-    for part in (model.towers, model):
-        fully_shard(part)
-
-
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.towers = nn.ModuleDict({"image": nn.Linear(8, 8), "text": nn.Linear(8, 8)})
-
-
-dist.init_process_group("gloo")
-distribute(Net())
-```
-
-Not found: a list of a model whose class is not resolved.
-
-```python
-from elsewhere import build
-
-dist.init_process_group("gloo")
-model = build()
-fully_shard(model.layers)
-```
+- Found: the list of blocks of a language model of Transformers.
+- Found: a dictionary of modules, in a helper function.
+- Not found: a list of a model whose class is not resolved.
 
 ## Fix safety
 

@@ -27,65 +27,9 @@ encountered: value was None", "overlapping meshes", or groups that are not what 
 
 ## Forms
 
-Found: the two calls are in two functions.
-
-```python
-def shard_model(model):
-    fully_shard(model)
-
-
-def shard_layers(model):
-    for layer in model:
-        fully_shard(layer)
-
-
-dist.init_process_group("gloo")
-model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
-shard_model(model)
-shard_layers(model)
-```
-
-Found: `modules()`, which gives a module before those inside it.
-
-```python
-class Block(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(8, 8)
-
-
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.blocks = nn.ModuleList([Block() for _ in range(4)])
-
-
-dist.init_process_group("gloo")
-model = Net()
-for module in model.modules():
-    if isinstance(module, (Block, nn.Linear)):
-        fully_shard(module)
-fully_shard(model)
-```
-
-Not found: a function that calls itself for the children.
-
-```python
-class Block(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(8, 8)
-
-
-def shard(module):
-    fully_shard(module)
-    for child in module.children():
-        shard(child)
-
-
-dist.init_process_group("gloo")
-shard(nn.Sequential(Block(), Block()))
-```
+- Found: the two calls are in two functions.
+- Found: `modules()`, which gives a module before those inside it.
+- Not found: a function that calls itself for the children.
 
 ## Fix safety
 
@@ -111,7 +55,8 @@ import libcst as cst
 
 from fsdp2lint.api import Finding, Fix, Layout, Rewrite, Trace, Value, rule
 
-from .._common.fixes import moved_below, once
+from .._common.fixes import once
+from .._common.fixes_moving import moved_below
 from .._common.shared import Shard, hung_later, shards, shards_after, shards_before, together
 from .._common.walks import reached, walk_of
 
@@ -143,15 +88,15 @@ def check(trace: Trace) -> Iterator[Finding]:
 
 def _sharded_parent(trace: Trace, shard: Shard) -> Shard | None:
     """The sharding of a module around this one that came first."""
-    earlier = [s for s in shards_before(trace, shard.event) if together(s.guards, shard.guards)]
+    around = trace.around(shard.module)
+    before = shards_before(trace, shard.event, lambda s: s.module in around)
+    earlier = [s for s in before if together(s.guards, shard.guards)]
     if any(s.module is shard.module for s in earlier):
         return None
     for one in earlier:
         if one.event is shard.event or "ignored_params" in one.event.options or one.event.open:
             continue
-        if trace.inside(shard.module, one.module) and not hung_later(
-            trace, one.event, shard.module
-        ):
+        if not hung_later(trace, one.event, shard.module):
             return one
     return None
 

@@ -25,54 +25,10 @@ Finds `fully_shard` calls on a module that an earlier call on the same path has 
 
 ## Forms
 
-Found: a helper function that is called again.
-
-```python
-def distribute(model):
-    fully_shard(model)
-    return model
-
-
-dist.init_process_group("gloo")
-model = distribute(nn.Linear(8, 8))
-model = distribute(model)
-```
-
-Found: a part that the constructor has sharded.
-
-```python
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(8, 8)
-        fully_shard(self.layer)
-
-
-dist.init_process_group("gloo")
-model = Net()
-fully_shard(model.layer)
-fully_shard(model)
-```
-
-Not found: a loop over `modules()` in reverse, which reaches the root too.
-
-```python
-dist.init_process_group("gloo")
-model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
-for module in reversed(list(model.modules())):
-    fully_shard(module)
-fully_shard(model)
-```
-
-Not found: one block that a list holds several times.
-
-```python
-dist.init_process_group("gloo")
-block = nn.Linear(8, 8)
-model = nn.Sequential(*[block for _ in range(2)])
-for layer in model:
-    fully_shard(layer)
-```
+- Found: a helper function that is called again.
+- Found: a part that the constructor has sharded.
+- Not found: a loop over `modules()` in reverse, which reaches the root too.
+- Not found: one block that a list holds several times.
 
 ## Fix safety
 
@@ -96,11 +52,23 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from fsdp2lint.api import Finding, Fix, Layout, Part, Remove, Trace, Value, rule, unwrapped, walk
+from fsdp2lint.api import (
+    Event,
+    Finding,
+    Fix,
+    Layout,
+    Remove,
+    Trace,
+    Value,
+    parts_along,
+    rule,
+    walk,
+)
 
 from .._common.fixes import call_of, first_argument, once, stands_alone
 from .._common.fixes_moving import bound_names
 from .._common.shared import Shard, shards, shards_before, together
+from .._common.tensors import chosen_by_class
 from .._common.walks import reaches, walk_of
 
 
@@ -122,7 +90,12 @@ def check(trace: Trace) -> Iterator[Finding]:
 
 def _first(trace: Trace, shard: Shard) -> Shard | None:
     """The earlier sharding of the same module, by its own call or by a loop that reaches it."""
-    for earlier in shards_before(trace, shard.event):
+    walking = trace.derived(_walking)
+
+    def may_be_the_same(one: Shard) -> bool:
+        return one.module is shard.module or one.event in walking
+
+    for earlier in shards_before(trace, shard.event, may_be_the_same):
         if not together(earlier.guards, shard.guards):
             continue
         if earlier.module is not shard.module:
@@ -130,7 +103,7 @@ def _first(trace: Trace, shard: Shard) -> Shard | None:
             if walk is not None and reaches(trace, walk, shard.module):
                 return earlier
             continue
-        if _by_its_class(earlier, shard) or _by_its_class(shard, earlier):
+        if chosen_by_class(earlier, shard.guards) or chosen_by_class(shard, earlier.guards):
             continue
         if _picked(shard.module) or _sides_of_a_loop(earlier, shard) or _by_table(earlier, shard):
             continue
@@ -142,17 +115,9 @@ def _first(trace: Trace, shard: Shard) -> Shard | None:
     return None
 
 
-def _by_its_class(one: Shard, other: Shard) -> bool:
-    """Whether only one of two calls is made where the module is of a class that nobody knows it to be of."""
-    return any(
-        isinstance(guard.test, Part)
-        and isinstance(guard.test.key, tuple)
-        and guard.test.key[0] == "isinstance"
-        and guard.test.owner is not None
-        and unwrapped(guard.test.owner) is one.module
-        for clause in one.guards.since(other.guards)
-        for guard in clause
-    )
+def _walking(trace: Trace) -> frozenset[Event]:
+    """The shardings in a walk whose test is known: each of them may shard more modules than its own."""
+    return frozenset(one.event for one in shards(trace) if walk_of(trace, one) is not None)
 
 
 def _sides_of_a_loop(earlier: Shard, shard: Shard) -> bool:
@@ -195,9 +160,9 @@ def _is_read(name: str, test: cst.BaseExpression) -> bool:
         and isinstance(node.func, cst.Name)
         and node.func.value == "isinstance"
     ]
-    told = {id(inner) for call in asked for inner in walk(call)}
+    in_tests = {id(inner) for call in asked for inner in walk(call)}
     return any(
-        isinstance(node, cst.Name) and node.value == name and id(node) not in told
+        isinstance(node, cst.Name) and node.value == name and id(node) not in in_tests
         for node in walk(test)
     )
 
@@ -230,11 +195,7 @@ def _of_loop(shard: Shard) -> bool:
 
 def _picked(module: Value) -> bool:
     """Whether this is an element of a walk, where each loop picks others by tests of its own."""
-    while isinstance(module, Part):
-        if isinstance(module.key, str) and module.key.endswith("()"):
-            return True
-        module = module.owner
-    return False
+    return any(isinstance(p.key, str) and p.key.endswith("()") for p in parts_along(module))
 
 
 def _remove(trace: Trace, shard: Shard, first: Shard) -> Fix | None:

@@ -29,42 +29,9 @@ forward under `fully_shard`.
 
 ## Forms
 
-Found: DDP around a model of which a part is sharded.
-
-```python
-def wrap(model):
-    return DistributedDataParallel(model, find_unused_parameters=True)
-
-
-dist.init_process_group("gloo")
-model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
-fully_shard(model[0])
-wrap(model)
-```
-
-Found: FSDP1 around layers that are sharded afterwards.
-
-```python
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-from torch.distributed.fsdp.wrap import ModuleWrapPolicy
-
-dist.init_process_group("gloo")
-model = FSDP(nn.Sequential(nn.Linear(8, 8)), auto_wrap_policy=ModuleWrapPolicy({nn.Linear}))
-fully_shard(model.module[0])
-model(torch.randn(4, 8)).sum().backward()
-```
-
-Not found: the composable form of DDP, which refuses the model.
-
-```python
-from torch.distributed._composable.replicate import replicate
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-replicate(model)
-model(torch.randn(4, 8)).sum().backward()
-```
+- Found: DDP around a model of which a part is sharded.
+- Found: FSDP1 around layers that are sharded afterwards.
+- Not found: the composable form of DDP, which refuses the model.
 
 ## Known limits
 
@@ -100,7 +67,7 @@ def check(trace: Trace) -> Iterator[Finding]:
                 at=wrapping,
                 message=f"`{_NAMES[wrapping.by]}` is put around `{wrapping.module.words()}`, which "
                 "`fully_shard` was applied to: it cannot handle the sharded parameters and raises",
-                because=((shard.event, f"`{shard.module.words()}` is sharded here"),),
+                because=(shard.reason,),
             )
     for shard in shards(trace):
         wrapping_before = _around(trace, shard)
@@ -127,8 +94,10 @@ def _inside(trace: Trace, wrapping: Wrapping) -> Shard | None:
 
 def _around(trace: Trace, shard: Shard) -> Wrapping | None:
     """FSDP1's wrapping of a module, or of one around it, before it is sharded."""
-    for wrapping in trace.before(shard.event, Wrapping):
-        if wrapping.by == "fsdp1" and together(wrapping.guards, shard.guards):
-            if trace.inside(shard.module, unwrapped(wrapping.module)):
+    around = trace.around(shard.module)
+    for wrapping in reversed(trace.of(Wrapping)):
+        if wrapping.by == "fsdp1" and unwrapped(wrapping.module) in around:
+            first = trace.precedes(wrapping, shard.event)
+            if first and together(wrapping.guards, shard.guards):
                 return wrapping
     return None

@@ -30,44 +30,9 @@ DTensor on another dimension already: ValueError. The other order works: `fully_
 
 ## Forms
 
-Found: a helper function with a plan.
-
-```python
-def tensor_parallel(model, mesh):
-    plan = {"0": ColwiseParallel(), "1": ColwiseParallel()}
-    parallelize_module(model, mesh, plan)
-
-
-dist.init_process_group("gloo")
-mesh = init_device_mesh("cpu", (1, 2), mesh_dim_names=("dp", "tp"))
-model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
-fully_shard(model, mesh=mesh["dp"])
-tensor_parallel(model, mesh["tp"])
-```
-
-Found: both calls in one loop over the blocks.
-
-```python
-dist.init_process_group("gloo")
-mesh = init_device_mesh("cpu", (1, 2), mesh_dim_names=("dp", "tp"))
-model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
-for block in model:
-    fully_shard(block, mesh=mesh["dp"])
-    parallelize_module(block, mesh["tp"], ColwiseParallel())
-fully_shard(model, mesh=mesh["dp"])
-```
-
-Not found: a plan that is not resolved.
-
-```python
-from elsewhere import plan
-
-dist.init_process_group("gloo")
-mesh = init_device_mesh("cpu", (1, 2), mesh_dim_names=("dp", "tp"))
-model = nn.Linear(8, 8)
-fully_shard(model, mesh=mesh["dp"])
-parallelize_module(model, mesh["tp"], plan())
-```
+- Found: a helper function with a plan.
+- Found: both calls in one loop over the blocks.
+- Not found: a plan that is not resolved.
 
 ## Fix safety
 
@@ -109,7 +74,7 @@ def check(trace: Trace) -> Iterator[Finding]:
             at=wrapping,
             message=f"`parallelize_module({module.words()})` finds parameters that `fully_shard` has "
             "distributed already: ValueError; parallelize first, then shard",
-            because=((shard.event, f"`{shard.module.words()}` is sharded here"),),
+            because=(shard.reason,),
             fix=_first(trace, wrapping),
         )
 

@@ -30,60 +30,11 @@ very modules that it is given: where only the blocks were sharded, the model aro
 
 ## Forms
 
-Found: a model of Transformers of which only the blocks are sharded.
-
-```python
-from transformers import AutoModelForCausalLM
-
-dist.init_process_group("gloo")
-model = AutoModelForCausalLM.from_pretrained("gpt2")
-for block in model.transformer.h:
-    fully_shard(block)
-model.set_requires_gradient_sync(False)
-```
-
-Found: the method is kept in a name before it is called.
-
-```python
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-switch = model.set_requires_grad_sync
-switch(False)
-```
-
-Found: a module that is asked for its kind first.
-
-```python
-from torch.distributed.fsdp import FSDPModule
-
-dist.init_process_group("gloo")
-model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
-for layer in model:
-    fully_shard(layer)
-fully_shard(model)
-for module in model.modules():
-    if isinstance(module, FSDPModule):
-        module.set_requires_grad_sync(False)
-```
-
-Not found: a name that `getattr` is given.
-
-```python
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-getattr(model, "set_requires_grad_sync")(False)
-```
-
-Not found: a name that is like none that exists.
-
-```python
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-model.disable_gradient_reduction()
-```
+- Found: a model of Transformers of which only the blocks are sharded.
+- Found: the method is kept in a name before it is called.
+- Found: a module that is asked for its kind first.
+- Not found: a name that `getattr` is given.
+- Not found: a name that is like none that exists.
 
 ## Fix safety
 
@@ -130,12 +81,12 @@ from .._common.shared import (
     Shard,
     is_block_of,
     is_transformer,
+    known_sharded,
+    known_unsharded,
     sharded,
     shards,
     shards_before,
     together,
-    told_apart,
-    told_sharded,
     wrapped_before,
     wrapped_by,
 )
@@ -172,13 +123,13 @@ def check(trace: Trace) -> Iterator[Finding]:
                 at=called,
                 message=f"`{said}` is not sharded itself, only parts of it are, so it has no `{called.name[1:]}`: this "
                 f"raises AttributeError; shard `{said}` too",
-                because=((part.event, f"`{part.module.words()}` is sharded here"),),
+                because=(part.reason,),
             )
 
 
 def _sharded(trace: Trace, read: Read) -> tuple[tuple[Event, str], ...] | None:
     """Why a module surely is a sharded one where an attribute of it is read; None if it is not sure."""
-    if told_sharded(read.guards, read.owner):
+    if known_sharded(read.guards, read.owner):
         return None if _may_be_own(trace, read) else ()
     found = sharded(trace, read, read.owner, itself=True)
     if (
@@ -215,7 +166,11 @@ def _part(trace: Trace, called: Called) -> Shard | None:
     if model is None or wrapped_by(model, "ddp", "fsdp1") or asks_for_kind(called):
         return None
     whole = unwrapped(model)
-    if not isinstance(whole, Module) or not trace.known(whole) or told_apart(called.guards, whole):
+    if (
+        not isinstance(whole, Module)
+        or not trace.known(whole)
+        or known_unsharded(called.guards, whole)
+    ):
         return None
     for shard in shards(trace):
         of_library = is_transformer(whole) and is_block_of(shard.module, whole)

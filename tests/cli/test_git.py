@@ -159,7 +159,7 @@ def test_documents_are_found_where_they_are_looked_for(repository: Path) -> None
     ("args", "said"),
     [
         (["--since", "nowhere"], "git merge-base: fatal: Not a valid object name nowhere"),
-        (["--staged", "--changed"], "--staged and --changed exclude each other"),
+        (["--staged", "--changed"], "--staged and --changed cannot be used together"),
         (["--staged", "--fix"], "--staged checks what would be committed"),
         (["--staged", "-"], "--staged is about files, not standard input"),
     ],

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from fsdp2lint.check import analysis
 from fsdp2lint.check.coverage import Lost, Program, Seen, gaps, merged
+from fsdp2lint.check.report import Report
 from fsdp2lint.check.runner import Batch, check
 from fsdp2lint.interpret import machine
 from fsdp2lint.project.project import PROGRAM_STEPS
@@ -271,6 +274,33 @@ def test_the_version_of_a_trainer_is_what_the_release_means(
     )
     project(tmp_path, train=said_one)
     assert "FSDP242" in said(tmp_path)
+
+
+def test_programs_of_two_projects_are_followed_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each under the version that the Trainer means in its own project."""
+    counted = []
+    plain = analysis.reports
+
+    def counting(*args: Any) -> list[Report]:
+        counted.append(args)
+        return plain(*args)
+
+    monkeypatch.setattr(analysis, "reports", counting)
+    project(tmp_path, shared="from torch.distributed.fsdp import fully_shard\n")
+    for name, required in (("old", "transformers<5.10"), ("new", "transformers>=5.10,<6")):
+        (tmp_path / name).mkdir()
+        project(
+            tmp_path / name,
+            train=f"import {name}.other\nimport shared\n{OF_TRANSFORMERS}",
+            other="",
+        )
+        (tmp_path / name / "requirements.txt").write_text(required)
+    found = said(tmp_path, "-f", "concise")
+    assert f"{Path('old/train.py')}:7:11: FSDP601" in found
+    assert f"{Path('new/train.py')}:5:9: FSDP242" in found
+    assert len(counted) == 1
 
 
 def test_the_version_of_a_trainer_may_stand_in_a_file_that_it_names(tmp_path: Path) -> None:

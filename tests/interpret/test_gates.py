@@ -37,7 +37,7 @@ HOOK = (
 OURS = """
     check check.context check.coverage check.report check.runner check.session check.units
     cli cli.check cli.known cli.options cli.output cli.program cli.progress cli.sessions config config.files
-    config.meant config.resolve config.settings model model.told project project.links
+    config.meant config.resolve config.settings model model.hints project project.links
     reporters reporters._paint reporters._summary reporters.full source source.prefilter
     system system.discover system.files system.gitignore system.home system.paint system.plain
 """

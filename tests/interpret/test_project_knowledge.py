@@ -11,7 +11,7 @@ import pytest
 
 from fsdp2lint.interpret.entries import traces
 from fsdp2lint.model.events import Collective, Forward, OptimizerBuilt, Sharded
-from fsdp2lint.model.told import Told
+from fsdp2lint.model.hints import Hints
 from fsdp2lint.model.trace import Trace
 from fsdp2lint.project.project import Project
 from fsdp2lint.source.prefilter import tells
@@ -51,8 +51,8 @@ if parallel.is_chief():
 """
 
 
-def trace_of(text: str, **told: Any) -> Trace:
-    project = Project.of([Source("train.py", MODEL + text)], told=Told(**told))
+def trace_of(text: str, **hints: Any) -> Trace:
+    project = Project.of([Source("train.py", MODEL + text)], hints=Hints(**hints))
     return next(iter(traces(project)))
 
 
@@ -61,8 +61,8 @@ def codes(folder: Path, *args: str) -> list[str]:
     return [one["code"] for one in json.loads(shown.stdout)]
 
 
-def setting(folder: Path, **told: list[str]) -> None:
-    lines = [f"{key.replace('_', '-')} = {json.dumps(names)}" for key, names in told.items()]
+def setting(folder: Path, **hints: list[str]) -> None:
+    lines = [f"{key.replace('_', '-')} = {json.dumps(names)}" for key, names in hints.items()]
     (folder / "fsdp2lint.toml").write_text("[knowledge]\n" + "\n".join(lines) + "\n")
 
 
@@ -155,8 +155,8 @@ def test_an_optimizer_over_parameters() -> None:
 
 
 def test_guards_and_collectives(tmp_path: Path) -> None:
-    told = {"rank_guards": ("acme.parallel.is_chief",), "collectives": ("acme.parallel.sync",)}
-    (event,) = trace_of(BELOW_GUARD, **told).of(Collective)
+    hints = {"rank_guards": ("acme.parallel.is_chief",), "collectives": ("acme.parallel.sync",)}
+    (event,) = trace_of(BELOW_GUARD, **hints).of(Collective)
     assert "rank" in event.guards.words()
     (tmp_path / "train.py").write_text(MODEL + BELOW_GUARD + "# fully_shard\n")
     assert codes(tmp_path) == []
@@ -192,7 +192,7 @@ def test_a_program_that_calls_what_it_is_told_of_is_looked_at(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("text", "told", "calls"),
+    ("text", "hints", "calls"),
     [
         ("from acme.parallel import apply", "acme.parallel.apply", True),
         ("from .parallel import apply", "acme.parallel.apply", True),
@@ -202,5 +202,5 @@ def test_a_program_that_calls_what_it_is_told_of_is_looked_at(tmp_path: Path) ->
         ("import acme.parallel", "acme.parallel.apply", False),
     ],
 )
-def test_which_files_may_call_it(text: str, told: str, calls: bool) -> None:
-    assert tells(text.encode(), (told,)) is calls
+def test_which_files_may_call_it(text: str, hints: str, calls: bool) -> None:
+    assert tells(text.encode(), (hints,)) is calls

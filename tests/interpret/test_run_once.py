@@ -7,11 +7,12 @@ from textwrap import dedent
 import pytest
 
 from fsdp2lint.interpret.entries import traces
+from fsdp2lint.interpret.instances import MADE_BEFORE, MADE_OFTEN
 from fsdp2lint.interpret.machine import IDLE_RUNS
 from fsdp2lint.interpret.machine.calls import FORWARD_RUNS
-from fsdp2lint.model.events import Called, Sharded, Stepped
+from fsdp2lint.model.events import Called, Collective, Sharded, Stepped
 from fsdp2lint.model.trace import Trace, options
-from fsdp2lint.model.values import Optimizer
+from fsdp2lint.model.values import Optimizer, rank_dependent
 from fsdp2lint.project.project import Project
 from fsdp2lint.source.source import Source
 
@@ -186,3 +187,84 @@ def size_of(address):
 def test_what_is_handed_to_a_library_is_no_deed_where_it_is_of_a_library() -> None:
     trace = traced(dedent(STORED) + "size_of(input())\n" * OFTEN)
     assert times(trace, "manual_seed") == IDLE_RUNS
+
+
+STATE = """
+import os
+import torch.distributed as dist
+
+class State:
+    def __init__(self, kind="fsdp"):
+        torch.manual_seed(0)
+        self.kind = kind
+        self.models = []
+        if os.environ.get("FAST"):
+            self.fast = True
+        dist.barrier()
+
+"""
+MADE = 2 * MADE_OFTEN
+
+
+def test_an_object_of_data_is_made_a_few_times() -> None:
+    last = "if State().kind == 'fsdp':\n    fully_shard(nn.Linear(8, 8))\n"
+    trace = traced(dedent(STATE) + "State()\n" * MADE + last)
+    assert times(trace, "manual_seed") == MADE_BEFORE
+    (sharded,) = trace.of(Sharded)
+    assert not sharded.moment.guards.clauses
+    other = "if State('ddp').kind == 'fsdp':\n    fully_shard(nn.Linear(8, 8))\n"
+    assert not traced(dedent(STATE) + "State()\n" * MADE + other).of(Sharded)
+
+
+def test_under_other_conditions_nothing_is_certain_of_it() -> None:
+    """What one was that was made where a setting was on says nothing of one that is made where it was off."""
+    many = "".join(f"if input() == '{n}':\n    State()\n" for n in range(MADE))
+    last = (
+        "if os.environ.get('FAST'):\n    pass\n"
+        "elif State().kind == 'fsdp':\n    fully_shard(nn.Linear(8, 8))\n"
+    )
+    trace = traced(dedent(STATE) + many + last)
+    assert times(trace, "manual_seed") == MADE_OFTEN
+    (sharded,) = trace.of(Sharded)
+    assert len(sharded.moment.guards.clauses) == 2
+
+
+def test_what_is_set_on_one_later_is_not_there_on_another() -> None:
+    text = "first = State()\nfirst.kind = 'ddp'\n" + "State()\n" * MADE + "first.kind = 'ddp'\n"
+    last = "if State().kind == 'ddp':\n    fully_shard(nn.Linear(8, 8))\n"
+    assert not traced(dedent(STATE) + text + last).of(Sharded)
+
+
+def test_each_object_has_lists_of_its_own() -> None:
+    ends = "one, other = State(), State()\none.models.append(nn.Linear(8, 8))\n"
+    last = "for model in other.models:\n    fully_shard(model)\n"
+    assert not traced(dedent(STATE) + "State()\n" * MADE + ends + last).of(Sharded)
+
+
+def test_who_waits_for_others_under_a_test_of_the_rank_is_seen() -> None:
+    trace = traced(dedent(STATE) + "State()\n" * MADE + "if dist.get_rank() == 0:\n    State()\n")
+    *_, last = trace.of(Collective)
+    assert any(rank_dependent(guard.test) for guard in last.guards)
+
+
+@pytest.mark.parametrize(
+    "holds",
+    [
+        "nn.Linear(8, 8)",
+        "Other()",
+        "torch.optim.AdamW(model.parameters())",
+        "fully_shard(model)",
+    ],
+)
+def test_what_holds_more_than_data_is_made_each_time(holds: str) -> None:
+    text = f"""
+    class Other: ...
+
+    class Holder:
+        def __init__(self):
+            torch.manual_seed(0)
+            self.held = {holds}
+
+    model = nn.Linear(8, 8)
+    """
+    assert times(traced(dedent(text) + "Holder()\n" * MADE), "manual_seed") == MADE

@@ -111,3 +111,49 @@ def test_a_setting_that_is_none_by_default_is_what_its_annotation_says(tmp_path:
     (site,) = one.shards
     assert site.resolved
     assert not one.lost
+
+
+IN_A_DICTIONARY = """\
+import sys
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+
+DEFAULTS = {"interval": 0, "models": ()}
+
+
+def settings():
+    found = dict(DEFAULTS)
+    for one in sys.argv[1:]:
+        name, _, value = one.partition("=")
+        SET
+    return found
+
+
+config = settings()
+dist.init_process_group("nccl")
+model = nn.Linear(8, 8)
+fully_shard(model)
+model(torch.ones(2, 8)).sum().backward()
+if config["interval"] > 0 and dist.get_rank() == 0:
+    dcp.save({"model": model.state_dict()}, checkpoint_id="out")
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "saves"),
+    [
+        ("found[name] = int(value)", True),
+        ("found[name.strip()] = value", True),
+        ("found['name'] = value", False),
+        ("print(name, value)", False),
+    ],
+)
+def test_an_entry_is_not_certain_where_any_is_set(how: str, saves: bool) -> None:
+    text = IN_A_DICTIONARY.replace("SET", how)
+    found = {one.code for one in named(list(findings([Source("train.py", text)])))}
+    assert ("FSDP401" in found) is saves

@@ -69,7 +69,7 @@ SCRIPT = HEADER + dedent(
     {}
 
     model = nn.Linear(8, 8)
-    if cfg.fused:
+    if cfg.replicated:
         optimizer = optimizer_of(model)
     prepare(model)
     model(torch.ones(2, 8)).sum().backward()
@@ -88,7 +88,9 @@ SHARD_INSIDE = "\n    fully_shard(model)"
         ("try:\n    cfg.load()\nexcept OSError:\n    return" + SHARD, True),
         ("if isinstance(cfg.names, dict):" + SHARD_INSIDE, True),
         ("if any([test(model) for test in cfg.tests]):" + SHARD_INSIDE, True),
-        ("if cfg.old:\n    sys.exit()" + SHARD, False),
+        ("if cfg.multi_node:\n    sys.exit()" + SHARD, False),
+        ("if cfg.old:\n    sys.exit()" + SHARD, True),
+        ("if cfg.large:" + SHARD_INSIDE, True),
         ("if cfg.shards:" + SHARD_INSIDE, False),
         ("if isinstance(model, cfg.Kind):" + SHARD_INSIDE, False),
     ],

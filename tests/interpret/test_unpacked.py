@@ -58,3 +58,43 @@ def test_options_of_another_choice_reach_both(what: str) -> None:
 
 def codes(text: str) -> set[str]:
     return {rule.code for rule, _ in findings([Source("train.py", HEAD + dedent(text))])}
+
+
+@pytest.mark.parametrize(
+    "copy", ["dict(options)", "{**options}", "dict(options, reduce_dtype=None)"]
+)
+def test_a_copy_of_one_of_several_is_followed(copy: str) -> None:
+    text = f"""
+        options = {{"param_dtype": torch.bfloat16}}
+        if fast:
+            options = dict(options, buffer_dtype=torch.bfloat16)
+        options = {copy}
+        MixedPrecisionPolicy(**options)
+        """
+    assert "FSDP231" in codes(text)
+    assert "FSDP231" not in codes(text.replace("buffer_dtype", "reduce_dtype"))
+
+
+@pytest.mark.parametrize(
+    ("made", "writing"),
+    [
+        ("{}", "settings['kind'] = kind"),
+        ("{}", "settings.update(kind=kind)"),
+        ("load('train.yaml')", "settings['kind'] = kind"),
+    ],
+)
+def test_an_entry_of_one_of_several_is_that_of_each(made: str, writing: str) -> None:
+    text = f"""
+        import copy
+        from settings import kind, load
+
+        settings = {made}
+        if fast:
+            settings = copy.deepcopy(settings)
+        {writing}
+        model = fully_shard(nn.Linear(8, 8)) if kind == "sharded" else nn.Linear(8, 8)
+        if settings["kind"] != "sharded":
+            model.forward(torch.ones(8))
+        """
+    assert "FSDP203" not in codes(text)
+    assert "FSDP203" in codes(text.replace('!= "sharded"', '== "sharded"'))

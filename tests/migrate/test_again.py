@@ -95,15 +95,21 @@ import pickle
 from os import path, sep
 LIMIT = 3
 class Base:
+    def __init__(self, kind: int):
+        self.kind = kind
     def name(self):
         return "m"
     def unused(self):
         return 1
 class Saver(Base):
+    def __init__(self, way: Base):
+        self.way = way
     def save(self, model):
-        torch.save(model.state_dict(), self.name())
+        torch.save(model.state_dict(), self.name() + self.way.kind)
+    def other(self):
+        return 3
 def save(model, limit=LIMIT):
-    Saver().save(model)
+    Saver(input()).save(model)
 def restore(model):
     return torch.load("m")
 """
@@ -115,7 +121,13 @@ def restore(model):
         ('torch.load("m")', 'torch.load("n")\n'),
         ('torch.load("m")', "_read()\ndef _read(name='m'):\n    return torch.load(name)"),
         ("import torch\n", "import os\nimport torch\nfrom torch.distributed import checkpoint\n"),
+        (
+            "class Base:",
+            'from queue import Queue\nclass Files(Queue):\n    """Of a run."""\n'
+            "    def take(self):\n        return torch.load(self.get())\nclass Base:",
+        ),
         ("return 1", "return [2]"),
+        ("return 3", "return [4]"),
         ("import pickle\n", ""),
         ("from os import path, sep\n", "from os import path\n"),
     ],
@@ -135,7 +147,9 @@ def test_a_run_stays_where_only_functions_changed_that_it_never_entered(
     ("old", "new"),
     [
         ('return "m"', 'return "n"'),
-        ("Saver().save(model)", "Saver().save(model.eval())"),
+        (".save(model)", ".save(model.eval())"),
+        ("return 3", "return fully_shard(self)"),  # what it is given may matter
+        ("self.kind = kind", "self.kind = 4"),
         ("LIMIT = 3", "LIMIT = torch.zeros(3)"),
         ("limit=LIMIT", "limit=torch.zeros(3)"),
         ("class Saver(Base):", "class Saver(Base):\n    size = torch.zeros(1)"),
@@ -144,7 +158,9 @@ def test_a_run_stays_where_only_functions_changed_that_it_never_entered(
         ("def save(model, limit", "def print(*args):\n    torch.zeros(1)\ndef save(model, limit"),
         ("import torch\n", "import torch\nfrom lib.blocks import build as Saved\n"),
         ("def restore(model):\n    return torch.load", "torch.load"),
-        ("Saver().save(model)", "Saver().save(model)\nsave = torch.save"),
+        ("def restore", "class Other(Saver):\n    def other(self):\n        return 4\ndef restore"),
+        ("def restore", "class Other:\n    saved = torch.load('n')\ndef restore"),
+        (".save(model)", ".save(model)\nsave = torch.save"),
         ("import torch\n", "import torch as t\n"),
     ],
 )

@@ -12,7 +12,7 @@ import pytest
 
 from fsdp2lint.catalogue.findings import Fix
 from fsdp2lint.catalogue.toolrules import UNANALYSABLE
-from fsdp2lint.check.diagnostics import Diagnostic, Report, Step, fingerprints
+from fsdp2lint.check.diagnostics import Diagnostic, Reason, Report, fingerprints
 from fsdp2lint.reporters import View, formats, render
 from fsdp2lint.reporters.github import step_summary
 from fsdp2lint.source.source import Source
@@ -85,7 +85,7 @@ def frame_of(text: str, *marked: str) -> list[str]:
     """The frame of a finding at the first of some stretches, the others being its proofs."""
     source = Source("x.py", text)
     found = said(source, marked[0])
-    steps = tuple(Step(place(source, m), f"about {m[:4]}") for m in marked[1:])
+    steps = tuple(Reason(place(source, m), f"about {m[:4]}") for m in marked[1:])
     lines = render("full", report(replace(found, because=steps)), View(quiet=True)).splitlines()
     bars = [n for n, line in enumerate(lines) if line.strip() == "|"]
     return lines[bars[0] + 1 : bars[-1]]
@@ -178,7 +178,7 @@ def test_a_file_without_text_has_no_frame() -> None:
 
 def test_a_point_in_the_order_of_the_text_has_no_number() -> None:
     source = Source("x.py", "one()\ntwo()\n")
-    step = Step(place(source, "one()"), "first", (), 1)
+    step = Reason(place(source, "one()"), "first", (), 1)
     found = replace(said(source, "two()"), order=2, because=(step,))
     assert "(1)" not in render("full", report(found), View())
 

@@ -67,7 +67,7 @@ ONE_CAUSE = {
                             self.steps += 1
                             done += 1
                             if self.steps % self.config.save_every == 0:
-                                dcp.save({"model": self.model.state_dict()}, checkpoint_id="out")
+                                dcp.save({"model": self.model.state_dict()}, checkpoint_id=f"out/{self.steps}")
                             if self.steps % self.config.validate_every == 0:
                                 self.validate()
                         count += 1

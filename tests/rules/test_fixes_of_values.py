@@ -202,3 +202,25 @@ def test_memory_is_not_given_to_what_may_have_some() -> None:
     )
     body = NET.format("", "").replace('with torch.device("meta"):\n    ', f"if True:\n{lazily}")
     assert changed(body + SHARD.format("") + TAIL)[0] == body + SHARD.format("") + TAIL
+
+
+PLACED = """\
+import sys
+
+import torch.distributed as dist
+from torch.distributed.fsdp import fully_shard
+from transformers import AutoModelForCausalLM
+
+dist.init_process_group("nccl")
+int8 = "--int8" in sys.argv
+model = AutoModelForCausalLM.from_pretrained("gpt2", device_map=MAP)
+fully_shard(model)
+"""
+
+
+@pytest.mark.parametrize(("given", "goes"), [('"auto"', True), ('"auto" if int8 else None', False)])
+def test_a_map_that_is_a_choice_stays(given: str, goes: bool) -> None:
+    """It may be for runs that shard nothing."""
+    found = findings([Source("train.py", PLACED.replace("MAP", given))])
+    (one,) = [finding for rule, finding in found if rule.code == "FSDP242"]
+    assert (one.fix is not None) is goes

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from functools import cache
+from pathlib import Path
 
 import pytest
 
@@ -18,6 +19,7 @@ from tests.support.examples import example
 
 RULES = pytest.mark.parametrize("rule", knowledge.rules(), ids=lambda rule: rule.name)
 FIXES = "Fix safety"
+FIXTURES = Path(__file__).parents[2] / "fixtures" / "rules"
 FORM = re.compile(
     r"^(Found|Not found): (.+?)\.\n\n```(python|yaml|json)\n(.*?)^```$", re.MULTILINE | re.DOTALL
 )
@@ -60,11 +62,15 @@ def test_what_to_use_instead_is_silent(rule: Rule) -> None:
 
 
 def forms(rule: Rule) -> list[tuple[str, str, Source]]:
-    """The other spellings that a page shows: whether they are found, in what they differ, and the script or settings."""
+    """The other spellings that a page names: whether they are found, in what they differ, and the script or settings."""
     return [
         (kind, said, _form(rule, language, text))
-        for kind, said, language, text in FORM.findall(rule.section("Forms"))
+        for kind, said, language, text in FORM.findall(_shown(rule))
     ]
+
+
+def _shown(rule: Rule) -> str:
+    return (FIXTURES / rule.name.replace("-", "_") / "forms.md").read_text(encoding="utf-8")
 
 
 def _form(rule: Rule, language: str, text: str) -> Source:
@@ -92,15 +98,19 @@ def _imports(source: Source) -> str:
 
 
 @RULES
-def test_a_page_shows_a_form_that_is_found(rule: Rule) -> None:
-    assert any(kind == "Found" for kind, _, _ in forms(rule))
+def test_a_page_names_the_forms_that_are_shown(rule: Rule) -> None:
+    named = re.findall(r"^- (Found|Not found): (.+?)\.$", rule.section("Forms"), re.M | re.S)
+    shown = [(kind, said) for kind, said, _ in forms(rule)]
+    assert [(kind, re.sub(r"\s+", " ", said)) for kind, said in named] == [
+        (kind, re.sub(r"\s+", " ", said)) for kind, said in shown
+    ]
 
 
 @RULES
 def test_the_forms_of_a_page_are_found_or_not(rule: Rule) -> None:
     shown = forms(rule)
     assert "Found" in {kind for kind, _, _ in shown}
-    assert len(shown) == len(re.findall(r"^```\w", rule.section("Forms"), re.MULTILINE))
+    assert len(shown) == len(re.findall(r"^```\w", _shown(rule), re.MULTILINE))
     for kind, said, source in shown:
         assert (rule.code in codes(source, rule)) == (kind == "Found"), f"{kind}: {said}"
 

@@ -23,7 +23,7 @@ from fsdp2lint.config.settings import DEFAULT_GROUPS
 from fsdp2lint.config.target import limits_in
 from fsdp2lint.edits.apply import combine
 from fsdp2lint.interpret.entries import traces
-from fsdp2lint.model.told import Limits
+from fsdp2lint.model.hints import Limits
 from fsdp2lint.project.project import Project
 from fsdp2lint.source.reading import read
 from fsdp2lint.source.source import Site, Source
@@ -96,7 +96,7 @@ def findings(sources: Sequence[Source], about: str = "") -> Iterator[tuple[Rule,
     asked = next((found for s in sources if (found := TARGET.search(s.text))), None)
     target = (int(asked[1]), int(asked[2])) if asked else None
     limits = limits_of(sources)
-    for trace in traces(Project.of(sources, told=launched(sources), target=target)):
+    for trace in traces(Project.of(sources, hints=launched(sources), target=target)):
         trace.limits = limits
         for rule in knowledge.rules():
             if rule.group not in DEFAULT_GROUPS and rule.name != about:

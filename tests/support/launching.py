@@ -7,13 +7,13 @@ import re
 from collections.abc import Sequence
 
 from fsdp2lint.frameworks.asked import Launch
-from fsdp2lint.model.told import Told
+from fsdp2lint.model.hints import Hints
 from fsdp2lint.source.source import Source
 
 LAUNCHED = re.compile(r"^# launched: (.+)$", re.MULTILINE)
 
 
-def launched(sources: Sequence[Source]) -> Told:
+def launched(sources: Sequence[Source]) -> Hints:
     """What ``# launched: fsdp_version 2, state_dict_type FULL_STATE_DICT`` says of the launch of a script."""
     found = []
     for source in sources:
@@ -31,4 +31,4 @@ def launched(sources: Sequence[Source]) -> Told:
                 int(values["fsdp_version"]), kind, named=named, processes=processes, **given
             )
             found.append((os.path.abspath(source.path), launch))
-    return Told(launched=tuple(found))
+    return Hints(launched=tuple(found))

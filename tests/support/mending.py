@@ -33,7 +33,7 @@ def rule_of(fixture: Fixture) -> Rule:
 def mended(copy: Fixture, rule: Rule) -> Mended:
     """A copy of a fixture after the safe and unsafe fixes of one rule; nothing is written."""
     sources = [decode(file.read_bytes(), str(file)) for file in copy.files]
-    settings = _only(rule)._replace(told=launched(sources))
+    settings = _only(rule)._replace(hints=launched(sources))
     return runner.mend(_batch(copy), settings, unsafe=True)
 
 

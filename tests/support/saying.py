@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from fsdp2lint.catalogue.declare import Group, Rule
 from fsdp2lint.catalogue.findings import Finding, Fix
 from fsdp2lint.catalogue.toolrules import UNANALYSABLE
-from fsdp2lint.check.diagnostics import Diagnostic, Place, Report, Step
+from fsdp2lint.check.diagnostics import Diagnostic, Place, Reason, Report
 from fsdp2lint.edits.apply import resolve
 from fsdp2lint.edits.text import Splice
 from fsdp2lint.model.trace import Trace
@@ -86,7 +86,7 @@ def two_files() -> Diagnostic:
     """An optimizer that is built before a call in another file shards the model."""
     train, parallel = Source("train.py", TRAIN), Source("parallel.py", PARALLEL)
     main = place(train, "main(load())")
-    step = Step(
+    step = Reason(
         place(parallel, "fully_shard(model)"),
         "`model` is sharded here",
         (main, place(train, "shard(model)")),

@@ -11,7 +11,7 @@ from pathlib import Path
 from fsdp2lint.rehearse.outcome import Request
 from fsdp2lint.rehearse.rehearse import rehearse
 from fsdp2lint.rehearse.warm import Forking
-from fsdp2lint.rehearse.words import told
+from fsdp2lint.rehearse.words import rendered
 
 LIMIT = 60.0
 
@@ -184,7 +184,7 @@ def report(forking: Forking, text: str, limit: float) -> tuple[str, float]:
         )
         # fmt: on
         began = time.monotonic()
-        said = told(rehearse(request, lambda _: None, forking.launch), colour=False)
+        said = rendered(rehearse(request, lambda _: None, forking.launch), colour=False)
         return said, time.monotonic() - began
 
 

@@ -15,16 +15,18 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy
 
 from fsdp2lint.rehearse import bootstrap
 from fsdp2lint.rehearse.demand import ask
-from fsdp2lint.rehearse.forked import EARLY
+from fsdp2lint.rehearse.forked import EARLY, store_behind
 from fsdp2lint.rehearse.holders import look_ahead
 from fsdp2lint.rehearse.launch import environment
 from fsdp2lint.rehearse.outcome import Request, request_from
+from fsdp2lint.rehearse.script import die_with_parent
 
 ALONE = 3.0
 """Seconds for the other ranks when one is over; a run that gathers waits for its slowest."""
@@ -41,13 +43,33 @@ def main() -> None:
     for line in sys.stdin:
         path = Path(line.rstrip("\n"))
         request = request_from(path.read_bytes())
-        _wait(request, _fork(request, path))
+        with store() as port:
+            _wait(request, _fork(request, path, port))
         print("over", flush=True)
 
 
-def _fork(request: Request, path: Path) -> dict[int, int]:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+@contextlib.contextmanager
+def store() -> Iterator[int]:
+    """The port of a store at which forked ranks meet; a process of its own keeps it, as it has threads."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+        pid = os.fork()
+        if pid == 0:
+            try:
+                die_with_parent()
+                kept = store_behind(listening)
+                signal.pause()
+                del kept
+            finally:
+                os._exit(70)
+    try:
+        yield port
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+
+def _fork(request: Request, path: Path, port: int) -> dict[int, int]:
     pids = {}
     for rank in range(request.nproc):
         pid = os.fork()
@@ -69,6 +91,7 @@ def _live(request: Request, path: Path, rank: int, port: int) -> None:
             LOCAL_WORLD_SIZE=str(request.nproc),
             MASTER_ADDR="127.0.0.1",
             MASTER_PORT=str(port),
+            TORCHELASTIC_USE_AGENT_STORE="True",
             FIXTURE_TMP=os.getcwd(),
         )
         numpy.random.seed()  # as in a process of its own; Python's generator does so by itself

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import runpy
-import socket
 import sys
 import traceback
 from collections.abc import Callable, Iterator
@@ -19,6 +18,7 @@ from typing import Any
 
 from fsdp2lint.plan.errand import environment
 from fsdp2lint.rehearse.outcome import Request
+from tests.verify.forked import store
 from tests.verify.planned import fork_plan, serve
 
 SCRIPT = Path(__file__).parent / "scripts" / "shards.py"
@@ -26,14 +26,13 @@ SCRIPT = Path(__file__).parent / "scripts" / "shards.py"
 
 def measure(folder: str, world: int, case: str) -> None:
     """Run and plan a case in processes of its own."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = str(free.getsockname()[1])
-    own = environment(world, world) | {"MASTER_PORT": port}
-    for rank in range(world):
-        told = own | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
-        _fork(partial(_run, Path(folder, f"{case}.real.json"), case), told)
-    for _ in range(world):
-        os.wait()
+    with store() as port:
+        agent = {"MASTER_PORT": str(port), "TORCHELASTIC_USE_AGENT_STORE": "True"}
+        for rank in range(world):
+            told = environment(world, world) | agent | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+            _fork(partial(_run, Path(folder, f"{case}.real.json"), case), told)
+        for _ in range(world):
+            os.wait()
     request = Request(str(SCRIPT), "", arguments=(case,))
     fork_plan(Path(folder, f"{case}.plan"), world, request, per_node=world)
 

@@ -12,7 +12,7 @@ from fsdp2lint.prove.compare import Options, Trial, Verification
 from fsdp2lint.prove.equality.files import Line, compare, compare_files, lines
 from fsdp2lint.prove.equality.steps import compare as compare_steps
 from fsdp2lint.prove.places import find
-from fsdp2lint.prove.words import told
+from fsdp2lint.prove.words import rendered
 from fsdp2lint.rehearse.outcome import Clip, RankReport, Step
 
 from .scenes import ROOT, Ranks, forking
@@ -69,7 +69,7 @@ def changed(folder: Path, name: str, old: str, new: str) -> Path:
 
 
 def found_by(verification: Verification) -> dict[str, Any]:
-    assert verification.fault is None, told(verification, colour=False)
+    assert verification.fault is None, rendered(verification, colour=False)
     return {d.kind: d for d in verification.differences}
 
 
@@ -131,7 +131,7 @@ def test_a_loss_may_be_accepted_by_name(ranks: Ranks, tmp_path: Path) -> None:
     with Trial(find(str(PROGRAM)), options, run=ranks.launch, compare=apart.main) as runs:
         verification = runs.against(after)
     assert verification.exit_code == 0
-    assert "accepted by --accept-missing: AFTER does not save `python_rng`" in told(verification, colour=False)  # fmt: skip
+    assert "accepted by --accept-missing: AFTER does not save `python_rng`" in rendered(verification, colour=False)  # fmt: skip
 
 
 @pytest.mark.ranks
@@ -147,7 +147,7 @@ def test_runs_without_finite_losses_prove_nothing(ranks: Ranks, tmp_path: Path) 
     ) as runs:
         verification = runs.against(program)
     assert verification.exit_code == 2
-    text = told(verification, colour=False)
+    text = rendered(verification, colour=False)
     assert "Not verified: the loss on rank 0 at step 1 is not finite in either program" in text
 
 

@@ -65,6 +65,77 @@ def test_there_and_back(tmp_path: Path) -> None:
     assert sorted(p.name for p in tmp_path.iterdir()) == ["again.pt", "new", "old.pt"]
 
 
+def test_object_stores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a store in memory, which has no folders of its own either."""
+    fsspec = pytest.importorskip("fsspec")
+    store = fsspec.filesystem("memory")
+    monkeypatch.setattr(type(store), "store", {})
+    monkeypatch.setattr(type(store), "pseudo_dirs", [""])
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "scratch"))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    (tmp_path / "scratch").mkdir()
+    states = flat_file(tmp_path / "old.pt")
+
+    code, out = said(tmp_path / "old.pt", "memory://bucket/run/model")
+    assert code == 0, out
+    assert out.startswith(
+        f"file {tmp_path / 'old.pt'} -> folder memory://bucket/run/model: 6 tensors"
+    )
+    assert {name.rpartition("/")[2] for name in store.find("/bucket/run")} == {
+        ".metadata",
+        "__0_0.distcp",
+    }
+    code, out = said("memory://bucket/run/model", "memory://bucket/model.pt")
+    assert code == 0, out
+    with store.open("/bucket/model.pt", "rb") as stream:
+        assert same(torch.load(stream), states)
+
+    before = store.cat("/bucket/model.pt")
+    assert said(tmp_path / "old.pt", "memory://bucket/model.pt")[0] == 1
+    code, out = said("memory://bucket/run", "memory://bucket/new.pt")
+    assert (code, out[:66]) == (
+        1,
+        "Error: memory://bucket/run: no checkpoint of torch.distributed.che",
+    )
+    assert said("memory://bucket/gone.pt", tmp_path / "new")[1].endswith(
+        "there is no such file or folder\n"
+    )
+    assert said("gone://bucket/model.pt", tmp_path / "new")[1].startswith(
+        "Error: gone://bucket/model.pt: "
+    )
+    assert store.cat("/bucket/model.pt") == before
+
+    code, out = said(tmp_path / "old.pt", "memory://bucket/run/model", "--force")
+    assert code == 0, out
+    code, out = said("memory://bucket/run/model", tmp_path / "back.pt")
+    assert code == 0, out
+    assert same(torch.load(tmp_path / "back.pt"), states)
+    assert not [name for name in store.find("/") if "part" in name]
+    assert not list((tmp_path / "scratch").iterdir())
+
+
+def test_a_store_that_fails_keeps_what_it_had(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fsspec = pytest.importorskip("fsspec")
+    store = fsspec.filesystem("memory")
+    monkeypatch.setattr(type(store), "store", {})
+    flat_file(tmp_path / "old.pt")
+    assert said(tmp_path / "old.pt", "memory://kept/model")[0] == 0
+    before = {name: store.cat(name) for name in store.find("/kept")}
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError("the bucket is full")
+
+    monkeypatch.setattr(type(store), "put_file", full)
+    code, out = said(tmp_path / "old.pt", "memory://kept/model", "--force")
+    assert (code, out.strip().splitlines()[-1]) == (
+        1,
+        "Error: memory://kept/model: the bucket is full",
+    )
+    assert {name: store.cat(name) for name in store.find("/kept")} == before
+
+
 def test_a_file_in_which_nothing_is_shared(tmp_path: Path) -> None:
     states = flat_file(tmp_path / "old.pt")
     assert convert(tmp_path / "old.pt", tmp_path / "new.pt").separated == 1

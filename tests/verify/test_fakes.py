@@ -13,12 +13,13 @@ from typing import Any
 
 import pytest
 
-from fsdp2lint.rehearse import fakes
+from fsdp2lint.rehearse.fakes import images
 from fsdp2lint.rehearse.fakes.data_sets import Dataset, load_dataset, load_from_disk
 from fsdp2lint.rehearse.fakes.nothing import Hollow, Nothing
 from fsdp2lint.rehearse.fakes.texts import Tokenizer
 from fsdp2lint.rehearse.launch import Run
 from fsdp2lint.rehearse.outcome import MadeUp, Request
+from fsdp2lint.rehearse.standin.afterwards import after
 from tests.support import forks
 
 from .scenes import ROOT, forking
@@ -66,6 +67,23 @@ def test_a_script_that_lacks_everything_trains(tmp_path: Path) -> None:
     made_up = {what for what in run.ranks[0].replaced if what.startswith("made up: ")}
     missing = ("wandb", "datasets", "tiktoken", "torchvision", "data/train.bin")
     assert made_up == {f"made up: {name}" for name in missing}
+
+
+def test_pictures_go_through_the_functions_of_the_program_that_take_tensors() -> None:
+    make = images.transforms
+    steps = [lambda x: x.convert("RGB"), make.Resize(8), make.ToTensor(), lambda x: (x * 9).int()]
+    data = images.datasets.FakeData(
+        image_size=(1, 64), num_classes=5, transform=make.Compose(steps)
+    )
+    picture, label = data[7]
+    assert picture.shape == (1, 1, 64)
+    assert picture.unique().tolist() == list(range(9))
+    assert label == 2
+    assert images.datasets.CIFAR10(transform=make.Compose([make.Resize(8)]))[0][0].shape == (
+        3,
+        8,
+        8,
+    )
 
 
 PROGRAM = {
@@ -620,7 +638,7 @@ def test_what_waits_for_an_import_is_not_lost_when_a_package_is_only_asked_for(
     monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
     called: list[str] = []
     for name in ("one", "other"):
-        fakes._after("asked_first", lambda name=name: called.append(name))  # type: ignore[misc]
+        after("asked_first", lambda name=name: called.append(name))  # type: ignore[misc]
     for _ in range(2):
         assert importlib.util.find_spec("asked_first")
     importlib.import_module("asked_first")

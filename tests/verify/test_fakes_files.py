@@ -9,7 +9,7 @@ import pytest
 from tests.support import forks
 
 READING = """
-import csv, glob, json, os
+import csv, glob, json, os, zlib
 from pathlib import Path
 import numpy as np
 
@@ -28,6 +28,9 @@ with open(shard, "rb") as file:
 assert header[0] == 20240520 and header[2] == len(tokens) and tokens.max() < 256
 names = os.listdir("/nowhere/reviews")
 assert len(names) == 64 and open("/nowhere/reviews/" + names[0]).read()
+with open("pictures/n01_7.JPEG", "rb") as file:
+    picture = file.read()
+assert picture.startswith(b"\\x89PNG") and len(zlib.decompress(picture[41:-16])) == 224 * 673
 assert glob.glob("checkpoints/*.pt") == [] and glob.glob("checkpoints/step_*.json") == []
 kept = []
 for path in ("config.json", "weights.pt", "nowhere/trainer_state.json"):
@@ -78,6 +81,7 @@ def test_files_of_data_hold_what_their_names_and_the_program_say(tmp_path: Path)
         "made up: data/train_0.bin",
         "made up: /nowhere/reviews/*.txt",
         "made up: /nowhere/reviews/cat_0.txt",
+        "made up: pictures/n01_7.JPEG",
     ]
 
 

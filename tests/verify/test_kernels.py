@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import torch
 
 from fsdp2lint.rehearse.fakes import kernels
 from fsdp2lint.rehearse.fakes.imports import Finder
+from fsdp2lint.rehearse.standin import triton
 from fsdp2lint.rehearse.standin.replace import Counted
 
 Tensor = torch.Tensor
@@ -119,3 +121,39 @@ def test_optimizers_with_small_states_change_their_parameters(name: str) -> None
     parameter.grad = torch.ones(3)
     optimizer.step()
     assert (parameter < 1).all()
+
+
+AUTOTUNER = """
+class Autotuner:
+    configs = ["first", "second"]
+
+    def run(self, x):
+        if len(self.configs) > 1:
+            raise AssertionError("libcuda.so cannot found!")
+        return self.configs[0], x
+"""
+
+
+def test_kernels_in_triton_are_interpreted_with_their_first_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for file, text in (
+        ("triton", ""),
+        ("triton/runtime", ""),
+        ("triton/runtime/autotuner", AUTOTUNER),
+    ):
+        path = tmp_path / f"{file}.py" if text else tmp_path / file / "__init__.py"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    for name in ("triton", "triton.runtime", "triton.runtime.autotuner"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    counts: dict[str, int] = {}
+    monkeypatch.setenv("TRITON_INTERPRET", "")
+    monkeypatch.delenv("TRITON_INTERPRET")
+    triton.install(Counted(counts))
+    assert os.environ["TRITON_INTERPRET"] == "1"
+    tuner = importlib.import_module("triton.runtime.autotuner").Autotuner()
+    assert tuner.run(7) == ("first", 7)
+    assert counts == {"triton.autotune": 1}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import msgspec
@@ -12,7 +14,7 @@ from click.testing import CliRunner
 from fsdp2lint.cli.plan import command
 from fsdp2lint.plan import CannotPlan, Plan, amounts, compare_plans, plan
 from fsdp2lint.plan.errand import Answer
-from fsdp2lint.plan.words import record, told
+from fsdp2lint.plan.words import record, rendered
 from fsdp2lint.prove.ladder import Rung
 from fsdp2lint.prove.planning import climbed
 from fsdp2lint.rehearse.outcome import Request
@@ -131,9 +133,157 @@ def test_a_plan_by_itself_names_what_so_many_ranks_waste(
     assert "times the parameters are stored and sent, because 1024 shards" in done.output
     assert "B for an all-gather, so it takes as long as the network answers" in done.output
     few = CliRunner().invoke(command, ["--world-size", "2", "-f", "json", script.name])
-    told = json.loads(few.output)
-    assert (told["world"], told["amounts"]["padding"]) == (2, 0)
-    assert not any("shards are more than" in text for text in told["warnings"])
+    rendered = json.loads(few.output)
+    assert (rendered["world"], rendered["amounts"]["padding"]) == (2, 0)
+    assert not any("shards are more than" in text for text in rendered["warnings"])
+
+
+ACTIVE = """
+from torch.utils.checkpoint import checkpoint
+WIDTH, DEPTH = 64, 3
+class Checkpointed(Net):
+    def forward(self, x):
+        for block in self.blocks:
+            x = checkpoint(block, x, use_reentrant=False)
+        return self.head(x)
+"""
+STEP = """
+want = torch.zeros(4, dtype=torch.long, device="cuda")
+out = model(torch.randn(4, WIDTH, device="cuda"))
+if want.float().mean().item() > 1:
+    raise SystemExit("decided by values")
+loss = nn.functional.cross_entropy(out, want)
+if not torch.isfinite(loss) or torch.isnan(out).any() or loss.item() != loss.item():
+    raise SystemExit("this loss is none")
+loss.backward()
+raise SystemExit("training went on")
+"""
+MEASURED = """
+from torch.distributed._tools.mem_tracker import MemTracker
+def small(): return sum(v for k, v in tracker.get_tracker_snapshot(which)[torch.device("cpu")].items() if str(k).endswith(("ACT", "TEMP")))
+model = KIND(WIDTH, DEPTH)
+for parameter in model.parameters():
+    parameter.register_post_accumulate_grad_hook(lambda p: setattr(p, "grad", None))
+want, x = torch.zeros(4, dtype=torch.long), torch.randn(4, WIDTH)
+tracker = MemTracker()
+tracker.track_external(model, want, x)
+with tracker:
+    out = model(x)
+    loss = nn.functional.cross_entropy(out, want)
+    which = "current"
+    kept = small()
+    loss.backward()
+which = "peak"
+print("measured", kept, small())
+"""
+
+
+@pytest.mark.parametrize("kind", ["Net", "Checkpointed"])
+def test_what_a_step_computes_is_what_pytorch_measures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """On eight ranks without values, beside one process with values (PyTorch's MemTracker)."""
+    monkeypatch.chdir(tmp_path)
+    head = HEAD[: HEAD.index("dist.init_process_group")] + ACTIVE
+    (tmp_path / "real.py").write_text(head + MEASURED.replace("KIND", kind))
+    ran = subprocess.run(
+        [sys.executable, "real.py"], capture_output=True, text=True, check=True, timeout=200
+    )
+    kept, peak = map(int, ran.stdout.split()[1:])
+    for name, sharded in (("fsdp1", FSDP1), ("fsdp2", FSDP2)):
+        text = f"WIDTH, DEPTH = 64, 3\n{HEAD}{ACTIVE}{sharded.replace('Net(', kind + '(')}{STEP}"
+        (tmp_path / f"{name}.py").write_text(text)
+        done = CliRunner().invoke(command, ["--world-size", "8", "-f", "json", f"{name}.py"])
+        made = json.loads(done.output)
+        assert made["notes"] == []
+        assert made["activations"] == {"kept": kept, "peak": peak}, name
+
+
+WRAPPINGS = {
+    "the whole model": "fully_shard(model)\n",
+    "each of `blocks.*`": "for block in model.blocks: fully_shard(block)\nfully_shard(model)\n",
+    "each of `blocks.*`, and each large module beside them": (
+        "for part in [*model.blocks, model.head, model]: fully_shard(part)\n"
+    ),
+    "two of `blocks.*` together": (
+        "for two in (model.blocks[:2], model.blocks[2:]): fully_shard(list(two))\nfully_shard(model)\n"
+    ),
+}
+
+
+def test_what_other_groups_cost_is_what_their_plans_say(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    plans = {}
+    for name, calls in WRAPPINGS.items():
+        text = (
+            "model = Net(12, 4).cuda()\nmodel.head, model.rest = nn.Linear(12, 400), nn.Linear(12, 12)\n"
+            + calls
+        )
+        built = "optimizer = torch.optim.AdamW(model.parameters())\nmodel.unshard()\n"
+        Path("grouped.py").write_text(
+            HEAD + text + built + TRAIN.replace("WIDTH", "12").replace(".sum()", ".mean()")
+        )
+        done = CliRunner().invoke(command, ["--world-size", "8", "-f", "json", "grouped.py"])
+        plans[name] = json.loads(done.output)
+        assert plans[name]["activations"], done.output
+        assert len(plans[name]["models"]) == 1, "a slice of the blocks is no model"
+    for name, made in plans.items():
+        own, *others = made["wrappings"]
+        assert {one["name"] for one in others} == WRAPPINGS.keys() - {name}
+        assert own["size"] == made["amounts"]["traffic"]["gathered"]["size"]
+        for one in others:
+            planned = plans[one["name"]]["wrappings"][0]
+            assert {**one, "name": "as it is"} == planned, (name, one)
+
+
+def test_a_step_that_cannot_be_followed_leaves_the_plan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    step = STEP.replace("nn.functional.cross", "out[out > 0].tolist()\nnn.functional.cross")
+    write(tmp_path, "alone", FSDP2)
+    Path("asks.py").write_text(f"WIDTH, DEPTH = 64, 2\n{HEAD}{FSDP2}{step}")
+    asks, alone = (
+        CliRunner().invoke(command, ["--world-size", "8", name]).output
+        for name in ("asks.py", "alone.py")
+    )
+    assert "how much a step computes beside parameters could not be followed" in asks
+    assert "a step at most" not in asks
+    assert "a step at most" in alone
+    assert asks.splitlines()[1:5] == alone.splitlines()[1:5]
+
+
+PREPARED = """
+import torch
+from torch import nn
+from accelerate import Accelerator, FullyShardedDataParallelPlugin
+plugin = FullyShardedDataParallelPlugin(fsdp_version=2, auto_wrap_policy="no_wrap")
+accelerator = Accelerator(fsdp_plugin=plugin)
+model = nn.Sequential(nn.Linear(32, 64), nn.Linear(64, 32))
+model, optimizer = accelerator.prepare(model, torch.optim.AdamW(model.parameters()))
+accelerator.backward(model(torch.randn(2, 32, device=accelerator.device)).mean())
+"""
+
+
+def test_accelerate_finds_the_parameters_of_an_optimizer_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("accelerate")
+    monkeypatch.chdir(tmp_path)
+    Path("prepared.py").write_text(PREPARED)
+    done = CliRunner().invoke(command, ["--world-size", "8", "-f", "json", "prepared.py"])
+    made = json.loads(done.output)
+    assert sorted(made["optimizers"][0]["groups"][0]["names"]) == [
+        "0.bias",
+        "0.weight",
+        "1.bias",
+        "1.weight",
+    ]
+    steps = 4 * 4
+    assert made["amounts"]["optimizer"] == 2 * made["amounts"]["parameters"] + steps
+    assert made["activations"]
 
 
 @pytest.fixture(scope="module")
@@ -163,7 +313,7 @@ def test_a_right_migration_plans_the_same(plans: dict[str, Plan]) -> None:
     assert climbed(before, after) == Rung(2, "reached", "the same 3 units on 64 ranks")
     assert [unit.name for unit in after.units] == ["", "blocks.0", "blocks.1"]
     assert amounts(after).traffic.gathered.calls == amounts(before).traffic.gathered.calls == 5
-    text = plain(told([before, after]))
+    text = plain(rendered([before, after]))
     assert "plan for 64 ranks" in text
     assert "2x blocks.*: 6 parameters" in text
     assert text.endswith("the same parameters form the same groups and are trained alike\n")
@@ -184,7 +334,7 @@ def test_a_decay_filter_by_dimensions_chooses_others(plans: dict[str, Plan]) -> 
     linears = ["head", *(f"blocks.{n}.{m}" for n in (0, 1) for m in ("up", "down"))]
     assert {difference.name for difference in found} == {f"`{name}.weight`" for name in linears}
     assert {(d.before, d.after) for d in found} == {("weight_decay=0.0", "weight_decay=0.1")}
-    assert "and 4 others: was weight_decay=0.0" in plain(told([before, after]))
+    assert "and 4 others: was weight_decay=0.0" in plain(rendered([before, after]))
 
 
 def test_a_forgotten_unit_is_named(plans: dict[str, Plan]) -> None:

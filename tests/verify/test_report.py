@@ -77,7 +77,13 @@ REPORT = Report(
         Curve(EVIL, (5.0,) * 4),
     ),
     compared=(
-        Compared("losses", 40, 24, 0.5, [Difference("loss", f"step 13 {EVIL}", 13, more=7)]),
+        Compared(
+            "losses",
+            40,
+            24,
+            0.5,
+            [Difference("loss", f"step 13 {EVIL}", 13, more=7, causes=(f"begins here {EVIL}",))],
+        ),
         Compared("parameters", 19, 19, notes=["all of them"]),
     ),
     plans=(planned("fsdp1", 0.1), planned("fsdp2", 0.0)),
@@ -137,6 +143,7 @@ def test_everything_is_on_the_page(page: Page) -> None:
         "rung 0 of the proof ladder reached: text",
         "first unequal in step 13, at most 0.25 apart",
         "and 7 more",
+        "begins here",
         "8 ranks, planned in one process",
         "3x blocks.*: 1 parameter",
         "blocks.0.weight and 2 others",
@@ -161,7 +168,7 @@ def test_everything_is_on_the_page(page: Page) -> None:
 
 def test_hostile_text_stays_text(page: Page) -> None:
     said = "".join(page.text).replace("`", "")
-    assert said.count(EVIL.replace("`", "")) == 10
+    assert said.count(EVIL.replace("`", "")) == 11
     assert page.count("script") == 1
     assert page.count("img") == 0
     for _, attributes in page.elements:

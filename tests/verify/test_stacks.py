@@ -167,13 +167,14 @@ from pathlib import Path
 from fsdp2lint.rehearse.demand import answer
 folder = Path(sys.argv[1])
 answer(folder / "pipe", (folder / "dump").open("w"))
-print("ready", flush=True)
 
 def work():
+    print("ready", flush=True)
     while not (folder / "over").exists():
         pass
 
 def keep_the_lock():
+    print("ready", flush=True)
     while not (folder / "over").exists():
         ctypes.PyDLL(None).sleep(60)  # the signal ends it
 

@@ -18,7 +18,7 @@ from fsdp2lint.cli.verify import command
 from fsdp2lint.prove import planning
 from fsdp2lint.prove.compare import Options, Trial, Verification
 from fsdp2lint.prove.places import find
-from fsdp2lint.prove.words import as_json, told
+from fsdp2lint.prove.words import as_json, rendered
 
 from .scenes import ROOT, Ranks, forking
 
@@ -139,7 +139,7 @@ def planted(folder: Path, *changes: tuple[str, str], name: str = "planted.py") -
 
 
 def kinds(found: Verification) -> dict[str, Any]:
-    assert found.fault is None, told(found, colour=False)
+    assert found.fault is None, rendered(found, colour=False)
     return {d.kind: (d.step, d.rank, d.name) for d in found.differences}
 
 
@@ -173,7 +173,7 @@ def test_a_planted_fault_shows_at_its_step(ranks: Ranks, tmp_path: Path) -> None
             seen = kinds(found)
             assert {kind: seen.get(kind) for kind in expected} == expected, name
             assert seen["value"][2], "a parameter is named"
-            text = told(found, colour=False)
+            text = rendered(found, colour=False)
             assert "<- first difference" in text
             assert text.endswith("Not equal.\n")
 
@@ -231,7 +231,7 @@ def test_two_that_do_not_train_are_not_equal(ranks: Ranks) -> None:
     with trial(ranks, Path("idle.py")) as runs:
         found = runs.against(find("idle.py"))
     assert found.exit_code == 2
-    text = told(found, colour=False)
+    text = rendered(found, colour=False)
     assert "3 run on CPU: not tried" in text
     assert "Not verified: neither program made an optimizer step or wrote a checkpoint" in text
 
@@ -244,6 +244,204 @@ def test_one_that_makes_fewer_steps_is_different(ranks: Ranks, tmp_path: Path) -
     (difference,) = (d for d in found.differences if d.kind == "steps")
     assert difference.step == 4
     assert "on rank 0 BEFORE makes 4 optimizer steps and AFTER 3" in difference.message
+
+
+HALF = """
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+dist.init_process_group("nccl")
+torch.manual_seed(0)
+model = torch.nn.Sequential(*(torch.nn.Linear(32, 32) for _ in range(3))).cuda()
+fully_shard(model, mp_policy=MixedPrecisionPolicy(torch.bfloat16, torch.float32))
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+for step in range(16):
+    torch.manual_seed(2 * step + dist.get_rank())
+    model(torch.randn(8, 32).cuda()).float().square().mean().backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    optimizer.zero_grad()
+dist.destroy_process_group()
+"""
+
+
+def test_what_half_precision_makes_of_rounding_is_measured(ranks: Ranks, tmp_path: Path) -> None:
+    before, rounded, wrong = (tmp_path / f"{name}.py" for name in ("before", "rounded", "wrong"))
+    before.write_text(HALF)
+    steps = "    optimizer.step()\n"
+    scaled = (
+        "    for p in model.parameters():\n"
+        "        g = p.grad.to_local()\n"
+        "        g.mul_(1 + {} * torch.randn_like(g))\n"
+    )
+    rounded.write_text(HALF.replace(steps, scaled.format("3e-7") + steps))
+    wrong.write_text(HALF.replace(steps, scaled.format("(3e-7 if step != 9 else 0.5)") + steps))
+    with trial(ranks, before) as runs:
+        found = runs.against(find(str(rounded)))
+        assert found.exit_code == 0, rendered(found, colour=False)
+        losses = next(one for one in found.compared if one.what == "losses")
+        assert losses.relative > found.rtol
+        assert found.notes[-1].startswith("BEFORE ran once more with other last bits")
+        found = runs.against(find(str(wrong)))
+        assert found.differences[0].step == 10, rendered(found, colour=False)
+
+
+EXPLAINED = """
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+
+class Layer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = nn.Linear(8, 16), nn.Linear(16, 8)
+
+    def forward(self, x):
+        return x + self.down(torch.relu(self.up(x)))
+
+
+dist.init_process_group("nccl")
+torch.manual_seed(0)
+model = nn.Sequential(*(Layer() for _ in range(3))).cuda()
+policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32)
+for layer in model:
+    fully_shard(layer, mp_policy=policy)
+fully_shard(model, mp_policy=policy)
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+for step in range(2):
+    torch.manual_seed(2 * step + dist.get_rank())
+    x = model(torch.randn(8, 8).cuda())
+    loss = x.float().square().mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    shown = loss.detach()
+    dist.all_reduce(shown, op=dist.ReduceOp.AVG)
+    print(step, shown.item())
+dist.destroy_process_group()
+"""
+
+CAUSES = {
+    "a module": (
+        ("torch.relu(self.up(x))", "torch.tanh(self.up(x))"),
+        "`0.down` (Linear) is the first module whose output differs",
+        ("return x +", "return x +"),
+    ),
+    "a type": (
+        (
+            "    fully_shard(layer, mp_policy=policy)",
+            "    other = MixedPrecisionPolicy(torch.float32, torch.float32)\n"
+            "    fully_shard(layer, mp_policy=policy if layer is model[0] else other)",
+        ),
+        "`1.up` (Linear) returns bfloat16 in BEFORE and float32 in AFTER",
+        ("return x +", "return x +"),
+    ),
+    "how gradients are reduced": (
+        (
+            "MixedPrecisionPolicy(torch.bfloat16, torch.float32)",
+            "MixedPrecisionPolicy(torch.bfloat16)",
+        ),
+        "computed in bfloat16, reduced in float32 in BEFORE, computed in bfloat16, reduced in bfloat16 in AFTER",
+        ("loss.backward()", "loss.backward()"),
+    ),
+    "the loss": (
+        ("x.float().square().mean()", "x.float().abs().mean()"),
+        "all modules of the model return the same: the programs compute other losses from that",
+        ("loss.backward()", "loss.backward()"),
+    ),
+    "a collective": (
+        ("dist.ReduceOp.AVG", "dist.ReduceOp.SUM"),
+        "all_reduce(AVG) of float32 () over ranks 0, 1 at before.py:33 in BEFORE, "
+        "all_reduce(SUM) of float32 () over ranks 0, 1 at planted.py:33 in AFTER",
+        (),
+    ),
+    "a collective that is gone": (
+        ("    dist.all_reduce(shown, op=dist.ReduceOp.AVG)\n", ""),
+        "only BEFORE calls all_reduce(AVG) of float32 () over ranks 0, 1 at before.py:33, AFTER does not",
+        (),
+    ),
+}
+
+
+def test_the_first_difference_has_a_cause(ranks: Ranks, tmp_path: Path) -> None:
+    before = tmp_path / "before.py"
+    before.write_text(EXPLAINED)
+    with trial(ranks, before) as runs:
+        for name, (change, cause, lines) in CAUSES.items():
+            after = tmp_path / "planted.py"
+            assert change[0] in EXPLAINED
+            after.write_text(EXPLAINED.replace(*change))
+            found = runs.against(find(str(after)))
+            text = rendered(found, colour=False)
+            first = found.differences[0]
+            assert any(cause in one for one in first.causes), (name, text)
+            assert not any(one.causes for one in found.differences[1:])
+            shown = [
+                file.read_text().splitlines()[at.line - 1]
+                for file, at in zip((before, after), first.lines, strict=True)
+                if at
+            ]
+            assert len(shown) == len(lines), (name, text)
+            assert all(word in line for word, line in zip(lines, shown, strict=True)), (name, text)
+            assert cause in text
+
+
+def test_a_gradient_that_is_not_there_differs(ranks: Ranks, tmp_path: Path) -> None:
+    before, after = tmp_path / "before.py", tmp_path / "after.py"
+    before.write_text(EXPLAINED)
+    after.write_text(EXPLAINED.replace("(self.up(x)))", "(self.up(x)).detach())"))
+    with trial(ranks, before) as runs:
+        first = runs.against(find(str(after))).differences[0]
+    assert first.message.startswith("the gradient of `2.up.")
+    assert first.message.endswith(" and 0 in AFTER")
+    assert first.step == 1
+
+
+def test_tensors_of_other_kinds_are_not_noted_inside_of_models() -> None:
+    """An encoder in evaluation hands nested ones from layer to layer."""
+    torch = pytest.importorskip("torch")
+    from fsdp2lint.rehearse.recording.calls import Results
+
+    model = torch.nn.Identity()
+    results = Results(model)
+    results.note(model, torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]))
+    results.note(model, torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8))
+    results.note(model, torch.ones(2, dtype=torch.complex64))
+    assert results.found == []
+    results.note(model, {"a": None, "b": [torch.ones(3, dtype=torch.bfloat16)]})
+    assert [(one.name, one.dtype) for one in results.found] == [("", "bfloat16")]
+
+
+STORED = """
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint._fsspec_filesystem import FsspecReader, FsspecWriter
+from torch.distributed.checkpoint.state_dict import get_model_state_dict
+state = {"model": get_model_state_dict(model), "step": 2}
+dcp.save(state, storage_writer=FsspecWriter("memory://runs/first"))
+state["step"] = 0
+dcp.load(state, storage_reader=FsspecReader(path="memory://runs/first"))
+print("step", state["step"])
+"""
+
+
+def test_what_goes_to_an_object_store_is_compared(ranks: Ranks, tmp_path: Path) -> None:
+    """It stays in the working folders: each process would have a store in memory of its own."""
+    pytest.importorskip("fsspec")
+    before, after = tmp_path / "before.py", tmp_path / "after.py"
+    text = EXPLAINED.replace("dist.destroy", STORED + "dist.destroy")
+    before.write_text(text)
+    after.write_text(text.replace('"step": 2', '"step": 3'))
+    with trial(ranks, before) as runs:
+        found = runs.against(find(str(before)))
+        assert found.exit_code == 0, rendered(found, colour=False)
+        stored = next(one for one in found.compared if one.what == "stores/memory/runs/first")
+        assert stored.count == stored.identical == 13
+        found = runs.against(find(str(after)))
+        assert "`step` is 2 in BEFORE and 3 in AFTER" in rendered(found, colour=False)
+    assert not (tmp_path / "stores").exists()
 
 
 def test_as_json_it_says_the_same(ranks: Ranks) -> None:

@@ -11,7 +11,7 @@ pytest.importorskip("torch")
 
 from fsdp2lint.prove.compare import Options, Trial, Verification
 from fsdp2lint.prove.places import find
-from fsdp2lint.prove.words import told
+from fsdp2lint.prove.words import rendered
 from fsdp2lint.rehearse.results import Compared
 
 from .scenes import Ranks, forking
@@ -67,7 +67,7 @@ def compared(ranks: Ranks, before: Path, *others: Path) -> list[Verification]:
 
 
 def files(found: Verification) -> list[Compared]:
-    assert found.fault is None, told(found, colour=False)
+    assert found.fault is None, rendered(found, colour=False)
     return [one for one in found.compared if ".pt" in one.what or one.what in FILES]
 
 
@@ -115,7 +115,7 @@ def test_what_cannot_be_read_is_not_equal(ranks: Ranks, tmp_path: Path) -> None:
     assert "the checkpoint of AFTER cannot be read: `full.pt`: " in found.differences[-1].message
     (found,) = compared(ranks, broken, before)
     assert (found.exit_code, found.unread) == (0, 1)
-    text = told(found, colour=False)
+    text = rendered(found, colour=False)
     assert "full.pt      0  not compared" in text
     assert "Equal, but for 1 checkpoint that could not be read: rung 3" in text
 

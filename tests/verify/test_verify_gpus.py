@@ -13,7 +13,7 @@ from fsdp2lint.cli import rehearse as rehearsing
 from fsdp2lint.cli import verify as verifying
 from fsdp2lint.prove.compare import Options, Trial
 from fsdp2lint.prove.places import find
-from fsdp2lint.prove.words import told
+from fsdp2lint.prove.words import rendered
 from fsdp2lint.rehearse import rehearse
 from fsdp2lint.rehearse.launch import environment
 from fsdp2lint.rehearse.outcome import Request
@@ -80,7 +80,7 @@ def test_the_script_runs_as_it_is_and_reaches_the_highest_rung(
             place, options, echo=heard.append, run=ranks.launch, compare=apart.main
         ) as trial:
             found = trial.against(place)
-    text = told(found, colour=False)
+    text = rendered(found, colour=False)
     assert found.exit_code == 0, text
     assert heard[0] == b"sees False\n", "no stand-in answers for CUDA"
     assert [side.replaced for side in (found.before, found.after) if side] == [{}, {}]

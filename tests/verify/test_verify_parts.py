@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from fsdp2lint.prove import ladder
-from fsdp2lint.prove.compare import LOOSE, Options, _tolerance
+from fsdp2lint.prove.compare import LOOSE, Options, _tolerance, _when
 from fsdp2lint.prove.equality import apart, steps
 from fsdp2lint.prove.equality.drawing import chart
 from fsdp2lint.prove.equality.pairs import pair
@@ -30,6 +30,7 @@ from fsdp2lint.rehearse.outcome import (
     report_from,
 )
 from fsdp2lint.rehearse.recording.companions import _state
+from fsdp2lint.rehearse.recording.gradients import round_otherwise
 from fsdp2lint.rehearse.results import COPY, Checkpoint
 from fsdp2lint.rehearse.standin.fsdp import _divided
 
@@ -64,6 +65,43 @@ def test_a_tolerance_is_relative() -> None:
     loose = steps.compare(before, after, 1e-4)[0]
     assert loose.equal
     assert loose.relative == pytest.approx(1e-5)
+
+
+def test_what_a_run_differs_from_itself_by_is_noise_from_that_step_on() -> None:
+    before, again = ranks([2.0, 2.0, 2.0, 2.0]), ranks([2.0, 2.0, 2.002, 2.0])
+    noise = steps.noise(before, again)
+    assert noise["loss"] == pytest.approx([0, 0, 0, 0.001, 0.001, 0.001], rel=0.01)
+    assert steps.compare(before, ranks([2.0, 2.0, 2.0, 2.007]), 1e-5, noise)[0].equal
+    for losses, step in (([2.0, 2.002, 2.0, 2.0], 2), ([2.0, 2.0, 2.01, 2.0], 3)):
+        found = steps.compare(before, ranks(losses), 1e-5, noise)[0].differences
+        assert [one.step for one in found] == [step]
+    # a rate is no sum
+    faster = [RankReport(0, steps=[Step([2.0], 2.0, [0.1 + 1e-5 * (n > 1)]) for n in range(4)])]
+    assert not steps.compare(before, faster, 0.0, noise)[2].equal
+
+
+def test_of_several_backward_calls_the_first_that_differs_begins() -> None:
+    def made(first: float, second: float, data: int) -> list[RankReport]:
+        calls = [Call([Digest((1,), n)]) for n in (1, data)]
+        return [RankReport(0, steps=[Step([first, second], 2.0, [0.1], calls)])]
+
+    for after, begins in ((made(1.1, 1.2, 3), "loss"), (made(1.0, 1.2, 3), "data")):
+        compared = steps.compare(made(1.0, 1.0, 2), after, 0.0)
+        found = [one for each in compared for one in each.differences]
+        assert {one.kind for one in found} == {"data", "loss"}
+        assert min(found, key=_when).kind == begins
+
+
+def test_gradients_are_rounded_alike_where_ranks_hold_the_same() -> None:
+    one, other = (torch.nn.Parameter(torch.zeros(50)) for _ in range(2))
+    for parameter in (one, other):
+        parameter.grad = torch.full((50,), 3.0)
+        round_otherwise([parameter], 7)
+    assert one.grad is not None
+    assert other.grad is not None
+    assert torch.equal(one.grad, other.grad)
+    apart = (one.grad / 3.0 - 1).abs()
+    assert 1e-7 < float(apart.max()) < 1.1e-6
 
 
 def test_losses_that_are_no_numbers_prove_nothing() -> None:

@@ -41,10 +41,11 @@ from fsdp2lint.api import (
 
 from ..._common.loop_quoted import quotations
 from ..._common.names import function_scope
-from ..._common.origins import origins
+from ..._common.origins import origins, uses_of
 from ..displays import given_by_callers
 from ..dropped import unimports
 from ..helpers import OPTIONS_OF_A_STRATEGY, STRATEGY
+from ..site import NEEDLESS
 from .tables import tables
 
 NAMED = "the name of the strategy, as a string"
@@ -53,7 +54,7 @@ UNCALLED = "removed with its function: nothing calls it any more"
 UNREAD_ENTRY = "removed: FSDP2 has no such setting, and nothing reads the entry"
 PREFETCH_NAMED = "its name, as a string: FSDP2 has no such setting"
 _KEEPING = cst.DictElement | cst.Assign | cst.AnnAssign | cst.IfExp | cst.Return
-"""What a member of an enumeration stands in where it is only kept or chosen."""
+"""What a member of an enumeration is in where it is only kept or chosen."""
 UNREAD = "removed: FSDP2 has no such setting, and nothing reads the field"
 _MEMBERS = ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD", "_HYBRID_SHARD_ZERO2")
 _ASKED = re.compile(
@@ -61,7 +62,7 @@ _ASKED = re.compile(
 )
 Named = tuple[Source, cst.CSTNode, Edit]
 """A use of a member, and what is written for it."""
-_NEEDLESS = ("backward_prefetch", "forward_prefetch", "limit_all_gathers", "use_orig_params")
+_NEEDLESS = ("backward_prefetch", *NEEDLESS)
 """Settings of FSDP1 for which FSDP2 has none."""
 
 
@@ -94,7 +95,8 @@ def leavings(program: Program, group: frozenset[Source]) -> Iterator[Step]:
         gone = list(_fields(program, source)) if source in group else []
         if gone:
             removed = [Remove(source, one, comments="lone") for one in gone]
-            said = tuple(Account(source, one, "dropped", UNREAD) for one in gone)
+            fields = [one for one in gone if not isinstance(one, cst.Expr)]
+            said = tuple(Account(source, one, "dropped", UNREAD, own=True) for one in fields)
             yield Step((*removed, *unimports(program, {source})), said)
 
 
@@ -257,7 +259,7 @@ TAKEN_BY_NAME = (
 
 
 def _function_of(reference: Reference) -> cst.FunctionDef | None:
-    """The function that a use stands in."""
+    """The function that a use is in."""
     found = function_scope(reference.source, reference.node)
     return found if isinstance(found, cst.FunctionDef) else None
 
@@ -555,7 +557,7 @@ def _is_filled_by_name(program: Program, cls: str, known: tuple[str, ...] = ()) 
 
 
 def _bases_do_more(program: Program, cls: cst.ClassDef) -> bool:
-    """Whether a class has bases with methods, which may read the fields from a file, or bases out of sight."""
+    """Whether a class has bases with methods, which may read the fields from a file, or unresolved bases."""
     for base in cls.bases:
         name = dotted(base.value).rpartition(".")[2]
         found = [
@@ -584,13 +586,8 @@ def _only_asks(layout: Layout, part: cst.CSTNode) -> bool:
 
 def _is_made_by_position(program: Program, cls: cst.ClassDef) -> bool:
     """Whether the class is derived from, or called with arguments that have no names."""
-    name = cls.name.value
-    for source in program.sources:
-        for node in walk(source.tree) if name in source.text else ():
-            if isinstance(node, cst.Call) and dotted(node.func).rpartition(".")[2] == name:
-                if any(arg.keyword is None and arg.star != "**" for arg in node.args):
-                    return True
-            bases = node.bases if isinstance(node, cst.ClassDef) else ()
-            if any(dotted(base.value).rpartition(".")[2] == name for base in bases):
-                return True
-    return False
+    return any(
+        isinstance(use, cst.ClassDef)
+        or any(arg.keyword is None and arg.star != "**" for arg in use.args)
+        for use in uses_of(program, cls)
+    )

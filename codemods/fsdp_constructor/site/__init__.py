@@ -24,6 +24,7 @@ from fsdp2lint.api import (
     Wrapping,
     dotted,
     options,
+    walk,
 )
 from fsdp2lint.api import Literal as Constant
 
@@ -93,6 +94,8 @@ class Argument:
     """All that is written for it into that dictionary; None where it may be left out."""
     always: cst.CSTNode | None = None
     """The statement that adds it in every run to a dictionary that others fill in some."""
+    through: str = ""
+    """The ``**kwargs`` of the function around, where no text shows which of its calls give it: then it is popped."""
 
     @property
     def sometimes(self) -> bool:
@@ -136,7 +139,7 @@ class Construction:
     elsewhere: dict[cst.CSTNode, tuple[Edit, ...]] = field(default_factory=dict)
     """The edits of what is made elsewhere, which several calls may share, by its node."""
     handed: tuple[str, ...] = ()
-    """What the call hands on as ``**kwargs`` for callers out of sight: those in sight give nothing."""
+    """What the call hands on as ``**kwargs`` for callers in unresolved code: those that are resolved give nothing."""
     device: str = ""
     """The expression for the kind of device, where ``device_id`` came in a dictionary from elsewhere."""
     fixed: frozenset[cst.CSTNode] = frozenset()
@@ -149,7 +152,7 @@ class Construction:
 
     @property
     def scope(self) -> cst.CSTNode:
-        """The scope that the statement of the call stands in: comprehensions and lambdas left out."""
+        """The scope that the statement of the call is in: comprehensions and lambdas left out."""
         return function_scope(self.source, self.call)
 
     def anew(self, fixed: frozenset[cst.CSTNode]) -> Construction:
@@ -166,7 +169,7 @@ class Construction:
         )
 
     def text(self, node: cst.CSTNode) -> str:
-        """The text of an expression as it stands, in the parentheses that it needs inside an argument."""
+        """The text of an expression as it is, in the parentheses that it needs inside an argument."""
         for argument in self.arguments.values():
             if argument.value is node and argument.said:
                 return argument.said
@@ -180,7 +183,7 @@ class Construction:
         return self.text(self.module)
 
     def flat(self, node: cst.CSTNode) -> str:
-        """The text of an expression as it stands alone: on one line if it fits, else from where it begins."""
+        """The text of an expression as it is alone: on one line if it fits, else from where it begins."""
         whole = self.text(node)
         if "\n" not in whole:
             return whole
@@ -268,16 +271,21 @@ def _construction(
     module = found.pop("module", None)
     if module is None:
         return source, call, "the module comes in a dictionary"
-    handed = tuple(_handed(program, source, call, events))
+    handed = tuple(_handed(program, source, call, events, found))
     return Construction(program, source, call, events, module.value, found, handed=handed)
 
 
 def _handed(
-    program: Program, source: Source, call: cst.Call, events: Sequence[tuple[Trace, Wrapping]]
+    program: Program,
+    source: Source,
+    call: cst.Call,
+    events: Sequence[tuple[Trace, Wrapping]],
+    found: dict[str, Argument],
 ) -> Iterator[str]:
     for arg in call.args:
         display = display_of(program, source, arg.value, events) if arg.star == "**" else None
-        if isinstance(display, HandedOn) and not keywords_of(display):
+        through = any(one.through and one.node is arg for one in found.values())
+        if through or (isinstance(display, HandedOn) and not keywords_of(display)):
             yield dotted(arg.value)
 
 
@@ -310,7 +318,7 @@ def _given_before(
 def _home(
     source: Source, call: cst.Call, display: Origin
 ) -> tuple[Source, cst.BaseExpression] | None:
-    """Where a display stands, unless its entries mean the same in the function of the call."""
+    """Where a display is, unless its entries mean the same in the function of the call."""
     assert display.node is not None
     beside = display.source is source
     if beside and function_scope(source, display.node) is function_scope(source, call):
@@ -390,6 +398,47 @@ def _of_callers(
     return found
 
 
+def _through_keywords(
+    source: Source, call: cst.Call, arg: Spread, events: Events
+) -> dict[str, Argument] | None:
+    """What every run hands on by ``**kwargs`` of the function around, where that is only what ``fully_shard`` needs not.
+
+    Other keywords, which a run may give that nobody has seen, raise in ``fully_shard``.
+    """
+    name = dotted(arg.value)
+    if not events or not _only_hands_on(source, call, name) or any(e.open for _, e in events):
+        return None
+    written = {a.keyword.value for a in call.args if a.keyword is not None}
+    given = [{k: v for k, v in e.options.items() if k not in written} for _, e in events]
+    names = dict.fromkeys(key for one in given for key in one)
+    if any(key not in NEEDLESS for key in names):
+        return None
+    return {
+        key: Argument(
+            key, arg, arg.value, tuple(o[key] for o in given if key in o), arg, through=name
+        )
+        for key in names
+    }
+
+
+NEEDLESS = {
+    "limit_all_gathers": "FSDP2 frees memory in stream order and needs no rate limiter",
+    "forward_prefetch": "only affects speed; `set_modules_to_forward_prefetch` does the same by hand",
+    "use_orig_params": "FSDP2 always shows the original parameters",
+}
+"""What ``fully_shard`` has no argument for, and why it needs none."""
+
+
+def _only_hands_on(source: Source, call: cst.Call, name: str) -> bool:
+    """Whether a name is the ``**kwargs`` of the function around a call, which mentions it nowhere else."""
+    function = Layout.of(source).function(call)
+    taken = function.params.star_kwarg if function is not None else None
+    if function is None or taken is None or taken.name.value != name:
+        return False
+    said = [n for n in walk(function.body) if isinstance(n, cst.Name) and n.value == name]
+    return len(said) == 1
+
+
 def _spread(
     program: Program, source: Source, call: cst.Call, arg: Spread, events: Events
 ) -> dict[str, Argument] | str:
@@ -407,6 +456,9 @@ def _spread(
         several = _of_callers(program, source, arg, events)
         if several:
             return several
+        through = _through_keywords(source, call, arg, events)
+        if through is not None:
+            return through
     return _unknown_keywords(program, source, arg.value)
 
 

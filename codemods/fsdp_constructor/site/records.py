@@ -26,8 +26,8 @@ from fsdp2lint.api import (
     walk,
 )
 
-from ..._common.names import function_scope
-from ..._common.origins import definitions, meaning
+from ..._common.names import function_scope, named_once
+from ..._common.origins import class_named, meaning
 from ..fields import Entry, Field
 
 UNSEEN = "its keywords are the attributes of an object whose class cannot be resolved"
@@ -44,7 +44,7 @@ def record_of(
     program: Program, source: Source, node: cst.BaseExpression, call: cst.CSTNode
 ) -> Field | str | None:
     """The entries of ``**node`` where it is the dictionary of an object; why they are not known; None else."""
-    made = _bound_once(source, node)
+    made = named_once(source, node)
     held = _object(made or node)
     if held is None:
         return None
@@ -67,20 +67,6 @@ def record_of(
     said = source.code(held)
     spread = Layout.of(source).parents[node]
     return {name: Entry(spread, (), False, f"{said}.{name}") for name in given}
-
-
-def _bound_once(source: Source, node: cst.BaseExpression) -> cst.BaseExpression | None:
-    """What a name is given, when that is a statement of the function and the only one."""
-    if not isinstance(node, cst.Name):
-        return None
-    bound = Names.of(source).bindings.get(scope_of(Layout.of(source).ancestors(node)), {})
-    found = bound.get(node.value, [])
-    statement = Layout.of(source).parents.get(found[0]) if len(found) == 1 else None
-    if len(found) == 1 and isinstance(found[0], cst.AnnAssign):
-        return found[0].value
-    if isinstance(statement, cst.Assign) and len(statement.targets) == 1:
-        return statement.value
-    return None
 
 
 def _object(node: cst.BaseExpression) -> cst.BaseExpression | None:
@@ -114,7 +100,7 @@ def _taken_out(
         parent = layout.parents[node]
         if node is name or isinstance(parent, cst.AssignTarget | cst.AnnAssign):
             continue
-        key = _popped(layout, node, parent)
+        key = _popped(layout, parent)
         before = layout.span(node)[0] < layout.span(call)[0]
         if not key or not before or layout.block(layout.statement(node)) is not same_block:
             return None
@@ -122,7 +108,7 @@ def _taken_out(
     return frozenset(found)
 
 
-def _popped(layout: Layout, node: cst.Name, parent: cst.CSTNode) -> str:
+def _popped(layout: Layout, parent: cst.CSTNode) -> str:
     """The key in ``name.pop("key")`` and ``del name["key"]``."""
     key: cst.BaseExpression | None = None
     around = layout.parents[parent]
@@ -145,7 +131,7 @@ def _classes(
         yield from _classes(program, source, node.left, depth)
         yield from _classes(program, source, node.right, depth)
     elif isinstance(node, cst.Call):
-        yield _class_of(program, source, node.func)
+        yield class_named(program, source, node.func)
     elif isinstance(node, cst.Name) and depth < _MAX_DEPTH:
         names = Names.of(source)
         scope = names.owner(node.value, scope_of(Layout.of(source).ancestors(node)))
@@ -198,21 +184,11 @@ def _annotated(
     if isinstance(annotation, cst.BinaryOperation) and isinstance(annotation.operator, cst.BitOr):
         sides = [s for s in (annotation.left, annotation.right) if dotted(s) != "None"]
         annotation = sides[0] if len(sides) == 1 else None
-    yield _class_of(program, source, annotation) if annotation is not None else None
-
-
-def _class_of(program: Program, source: Source, node: cst.BaseExpression) -> Class | None:
-    """The class of the project that a name of the file means."""
-    if not isinstance(node, cst.Name):
-        return None
-    found = list(definitions(program, source, node.value, source.tree))
-    if len(found) == 1 and isinstance(found[0][1], cst.ClassDef):
-        return found[0][0], found[0][1]
-    return None
+    yield class_named(program, source, annotation) if annotation is not None else None
 
 
 def _fields(program: Program, home: Source, cls: cst.ClassDef, depth: int) -> list[str] | None:
-    """The fields that a dataclass declares with those of its bases; None where it is no dataclass in sight."""
+    """The fields that a dataclass declares with those of its bases; None where it is no resolved dataclass."""
     marks = [
         d.decorator.func if isinstance(d.decorator, cst.Call) else d.decorator
         for d in cls.decorators
@@ -221,7 +197,7 @@ def _fields(program: Program, home: Source, cls: cst.ClassDef, depth: int) -> li
         return None
     found: list[str] = []
     for base in cls.bases:
-        above = _class_of(program, home, base.value)
+        above = class_named(program, home, base.value)
         more = _fields(program, *above, depth + 1) if above and depth < _MAX_DEPTH else None
         if more is None:
             return None

@@ -28,19 +28,18 @@ from fsdp2lint.api import (
 
 from ..._common.names import (
     OFF,
-    class_of,
     external,
     function_scope,
     is_none,
     is_off,
-    only_binding,
+    named_once,
 )
 from ..._common.origins import Origin, meaning, origins
 from ..._common.shared import Helpers, Naming
 from ..devices import device_of, is_cpu
 from ..given import only_feeds_fsdp1
 from ..helpers import FSDP
-from ..plan import Plan
+from ..pieces import Pieces
 from ..sharding import is_default_group, is_parameter, mesh_call
 from ..site import Argument, Construction, sources_of
 from .meta import initialise
@@ -59,19 +58,19 @@ _OTHER_KINDS = ("torch.xpu.*", "torch.npu.*", "torch.hpu.*", "torch.mlu.*", "tor
 """Of what a program speaks that runs on other devices too."""
 
 
-def states(site: Construction, plan: Plan, helpers: Helpers) -> None:
+def states(site: Construction, pieces: Pieces, helpers: Helpers) -> None:
     """Plan what happens to parameters and buffers before they are sharded."""
-    ignored(site, plan)
-    offload(site, plan)
-    device(site, plan, helpers)
-    materialises = initialise(site, plan, helpers)
-    synchronise(site, plan, helpers, materialises)
+    ignored(site, pieces)
+    offload(site, pieces)
+    device(site, pieces, helpers)
+    materialises = initialise(site, pieces, helpers)
+    synchronise(site, pieces, helpers, materialises)
 
 
 # -- offload -------------------------------------------------------------------------------------------------------
 
 
-def offload(site: Construction, plan: Plan) -> None:
+def offload(site: Construction, pieces: Pieces) -> None:
     """``cpu_offload``."""
     argument = site.arguments.get("cpu_offload")
     if argument is None:
@@ -86,7 +85,7 @@ def offload(site: Construction, plan: Plan) -> None:
         site.account(argument.node, "dropped", "it offloads nothing")
         return
     if test is None and (converted := _converted(site, argument)):
-        plan.shared["offload_policy"] = converted
+        pieces.shared["offload_policy"] = converted
         site.account(argument.node, "changed", "`CPUOffloadPolicy` keeps the parameters on the CPU")
         return
     policy = f"{site.name(f'{FSDP}CPUOffloadPolicy')}()"
@@ -94,12 +93,12 @@ def offload(site: Construction, plan: Plan) -> None:
         text = site.text(argument.value)
         if not re.fullmatch(r"[\w.]+", text):
             name = site.free("offload", "cpu_offload")
-            plan.before.append(f"{name} = {text}")
+            pieces.before.append(f"{name} = {text}")
             text = name
         test = f"{text} and {text}.offload_params"
     if test != "True":
         policy += f" if {test} else {site.name(f'{FSDP}OffloadPolicy')}()"
-    plan.shared["offload_policy"] = policy
+    pieces.shared["offload_policy"] = policy
     site.account(argument.node, "changed", "`CPUOffloadPolicy` keeps the parameters on the CPU")
 
 
@@ -156,12 +155,8 @@ def _offloads(site: Construction, node: cst.BaseExpression) -> str | None:
     if dotted(node) in OFF:
         return "False"
     if isinstance(node, cst.Name):
-        made = only_binding(site.source, node)
-        return (
-            None
-            if made is None or isinstance(made.value, cst.Name)
-            else _offloads(site, made.value)
-        )
+        made = named_once(site.source, node)
+        return None if made is None or isinstance(made, cst.Name) else _offloads(site, made)
     if isinstance(node, cst.IfExp):
         return _either_side(site, node)
     if not isinstance(node, cst.Call):
@@ -186,7 +181,7 @@ def _either_side(site: Construction, node: cst.IfExp) -> str | None:
 # -- devices ------------------------------------------------------------------------------------------------------
 
 
-def device(site: Construction, plan: Plan, helpers: Helpers) -> None:
+def device(site: Construction, pieces: Pieces, helpers: Helpers) -> None:
     """``device_id``."""
     argument = site.arguments.get("device_id")
     if argument is None:
@@ -205,7 +200,7 @@ def device(site: Construction, plan: Plan, helpers: Helpers) -> None:
         if _is_set_above(site, argument, helpers):
             site.account(argument.node, "dropped", f"{why}, which is set above")
             return
-        plan.before[:0] = _set_device(site, argument)
+        pieces.before[:0] = _set_device(site, argument)
         site.account(argument.node, "changed", f"{why}, which is set here")
         return
     site.account(argument.node, "dropped", why)
@@ -213,6 +208,10 @@ def device(site: Construction, plan: Plan, helpers: Helpers) -> None:
 
 def _set_device(site: Construction, argument: Argument) -> list[str]:
     """The statements that make a device the current one, where it is given and no CPU."""
+    choice = argument.value
+    if isinstance(choice, cst.IfExp) and device_of(site).text.startswith('"cuda" if '):
+        sets = f"{site.name('torch.cuda.set_device')}({site.text(choice.body)})"
+        return [f"if {site.text(choice.test)}:", f"    {sets}"]
     text, tests, lines = site.text(argument.value), list[str](), list[str]()
     kind, asked = device_of(site), text
     if _may_be_none(site, argument):
@@ -322,7 +321,7 @@ def _is_chosen(site: Construction, source: Source, node: cst.CSTNode) -> bool:
 # -- values ---------------------------------------------------------------------------------------------------------
 
 
-def synchronise(site: Construction, plan: Plan, helpers: Helpers, materialises: bool) -> None:
+def synchronise(site: Construction, pieces: Pieces, helpers: Helpers, materialises: bool) -> None:
     """``sync_module_states``."""
     argument = site.arguments.get("sync_module_states")
     if argument is None:
@@ -332,7 +331,7 @@ def synchronise(site: Construction, plan: Plan, helpers: Helpers, materialises: 
         site.account(argument.node, "dropped", "nothing is broadcast by default, in both")
         return
     test = "" if values and all(v is True for v in values) else site.text(argument.value)
-    where, group = _target(site), _group(site, plan)
+    where, group = _target(site), _group(site, pieces)
     if materialises:
         if group:
             helper = helpers.add("broadcast_in_group", _grouped_helper)
@@ -340,16 +339,16 @@ def synchronise(site: Construction, plan: Plan, helpers: Helpers, materialises: 
             helper = helpers.add("broadcast_from_rank0", broadcast_helper)
         given = [where or _any_device(site), *([group] if group else [])]
         call = f"{helper}({{module}}, {', '.join(given)})"
-        plan.prepare += [f"if {test}:", f"    {call}"] if test else [call]
+        pieces.prepare += [f"if {test}:", f"    {call}"] if test else [call]
     else:
         lines = _broadcast(site, where, group)
-        plan.before += [f"if {test}:", *(f"    {one}" for one in lines)] if test else lines
+        pieces.before += [f"if {test}:", *(f"    {one}" for one in lines)] if test else lines
     first = "the first rank of the group" if group else "rank 0"
     why = f"the parameters and buffers of {first} are broadcast here, before they are sharded"
     site.account(argument.node, "changed", why)
 
 
-def _group(site: Construction, plan: Plan) -> str:
+def _group(site: Construction, pieces: Pieces) -> str:
     """What says the group within which FSDP1 broadcasts; empty for all ranks."""
     group, mesh = site.arguments.get("process_group"), site.arguments.get("device_mesh")
     never = group is None or (group.values and all(is_none(v) for v in group.values))
@@ -360,12 +359,12 @@ def _group(site: Construction, plan: Plan) -> str:
             isinstance(v, Container) for v in group.values
         ):
             return ""
-        plan.group = site.text(group.value)
-        if not re.fullmatch(r"[\w.]+", plan.group):
+        pieces.group = site.text(group.value)
+        if not re.fullmatch(r"[\w.]+", pieces.group):
             name = site.free("group", "process_group")
-            plan.before.append(f"{name} = {plan.group}")
-            plan.group = name
-        return plan.group
+            pieces.before.append(f"{name} = {pieces.group}")
+            pieces.group = name
+        return pieces.group
     if mesh is None or mesh_call(site, mesh) is not None:
         return ""
     alone = [isinstance(v, Mesh) and v.names is not None and len(v.names) == 1 for v in mesh.values]
@@ -440,7 +439,7 @@ def _grouped_helper(name: str, named: Naming) -> str:
 # -- what is left alone ---------------------------------------------------------------------------------------------
 
 
-def ignored(site: Construction, plan: Plan) -> None:
+def ignored(site: Construction, pieces: Pieces) -> None:
     """``ignored_modules`` and ``ignored_states``."""
     parts = []
     for name in ("ignored_modules", "ignored_states"):
@@ -454,8 +453,8 @@ def ignored(site: Construction, plan: Plan) -> None:
         site.account(argument.node, "changed", "`ignored_params` takes the parameters (torch 2.7)")
     if parts:
         name = site.free("ignored_params", "unsharded_params")
-        plan.before += [f"{name} = {parts[0]}", *(f"{name} |= {part}" for part in parts[1:])]
-        plan.shared["ignored_params"] = name
+        pieces.before += [f"{name} = {parts[0]}", *(f"{name} |= {part}" for part in parts[1:])]
+        pieces.shared["ignored_params"] = name
 
 
 def _ignored(site: Construction, argument: Argument, name: str) -> str:
@@ -486,6 +485,3 @@ def _or_none(node: cst.BaseExpression) -> cst.BaseExpression | None:
     if not isinstance(node, cst.BooleanOperation) or not isinstance(node.operator, cst.Or):
         return None
     return node.left if dotted(node.right) == "None" else None
-
-
-__all__ = ["class_of", "states"]

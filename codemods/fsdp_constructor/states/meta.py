@@ -30,24 +30,24 @@ from ..._common.names import class_of, is_none
 from ..._common.shared import Helpers, Naming
 from ..devices import device_of
 from ..helpers import FSDP, inside, taken
-from ..plan import Plan
+from ..pieces import Pieces
 from ..site import Argument, Construction
 
 
-def initialise(site: Construction, plan: Plan, helpers: Helpers) -> bool:
+def initialise(site: Construction, pieces: Pieces, helpers: Helpers) -> bool:
     """``param_init_fn``; whether units may have to be materialised."""
     argument = site.arguments.get("param_init_fn")
     if argument is None or (argument.values and all(is_none(v) for v in argument.values)):
-        return _by_default(site, plan, helpers)
+        return _by_default(site, pieces, helpers)
     text = site.text(argument.value)
     if not re.fullmatch(r"[\w.]+", text):
         name = site.free("param_init_fn", "init_fn")
-        plan.before.append(f"{name} = {site.flat(argument.value)}")
+        pieces.before.append(f"{name} = {site.flat(argument.value)}")
         text = name
-    plan.prepare.append(
+    pieces.prepare.append(
         f"{helpers.add('materialize_unit', materialize_helper)}({{module}}, {text})"
     )
-    plan.draws = not _only_memory(site, argument)
+    pieces.draws = not _only_memory(argument)
     why = (
         "it is called on the modules of each unit that is on the meta device, before it is sharded"
     )
@@ -55,7 +55,7 @@ def initialise(site: Construction, plan: Plan, helpers: Helpers) -> bool:
     return True
 
 
-def _only_memory(site: Construction, argument: Argument) -> bool:
+def _only_memory(argument: Argument) -> bool:
     """Whether a function gives modules memory and no values: it calls ``to_empty`` and names a device."""
     given = [one for one in argument.values if not is_none(one)]
     functions = [one.node for one in given if isinstance(one, Function)]
@@ -95,7 +95,7 @@ def _may_be_meta(site: Construction) -> bool:
 
 
 def _born_on_meta(trace: Trace) -> Iterator[Called]:
-    """The calls that name the meta device, or stand in a block that does; a constant that one gives has no memory."""
+    """The calls that name the meta device, or are in a block that does; a constant that one gives has no memory."""
     for called in trace.of(Called):
         if isinstance(called.result, Literal):
             continue
@@ -144,7 +144,7 @@ def _has_memory(trace: Trace, event: Wrapping) -> bool:
     )
 
 
-def _by_default(site: Construction, plan: Plan, helpers: Helpers) -> bool:
+def _by_default(site: Construction, pieces: Pieces, helpers: Helpers) -> bool:
     """Plan what FSDP1 does where no function is given."""
     argument, on_meta, device = (
         site.arguments.get("param_init_fn"),
@@ -157,8 +157,8 @@ def _by_default(site: Construction, plan: Plan, helpers: Helpers) -> bool:
 
     if on_meta:
         given = "" if device.startswith('"') else f", {device}"
-        plan.prepare.append(f"{helpers.add('materialize_unit', helper)}({{module}}{given})")
-        plan.draws = True
+        pieces.prepare.append(f"{helpers.add('materialize_unit', helper)}({{module}}{given})")
+        pieces.draws = True
     if argument is not None:
         why = (
             "without it FSDP1 calls `reset_parameters` on the meta device: so does a small function"

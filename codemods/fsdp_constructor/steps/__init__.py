@@ -32,7 +32,7 @@ from ..chosen import Chosen, chosen
 from ..derived import HANDED_ON, derived, leave, still_wraps, uncalled
 from ..dropped import drop, forget, of_records, unimports
 from ..leavings import fallbacks, foreign, leavings
-from ..plan import Plan
+from ..pieces import Pieces
 from ..policies import Chosen as ByTest
 from ..policies import Nothing, Policy, policy_of
 from ..precision import Units, place, precision, quantized
@@ -75,7 +75,9 @@ def steps(program: Program) -> Iterator[Step | Left | Kept]:
     fixed: frozenset[cst.CSTNode] = frozenset()
     while True:
         helpers: dict[Source, Helpers] = {}
-        done, left = _planned([site.anew(fixed) for site in sites if site not in waiting], helpers)
+        done, left = _rewritten(
+            [site.anew(fixed) for site in sites if site not in waiting], helpers
+        )
         kept = [*waiting, *(site for site, _ in left)]
         more = frozenset(node for site in done for node in site.elsewhere) & _needed(kept)
         if not more:
@@ -141,8 +143,8 @@ def _among_others(program: Program, one: Chosen) -> Step | Left:
     found = arguments(program, source, call, one.events) if call is not None else {}
     if isinstance(found, str):
         return Left(source, one.node, found, TODO.format(why=found))
-    site, made = Construction(program, source, one.node, one.events, one.node, found), Plan()
-    policy = planned(site, made, helpers)
+    site, made = Construction(program, source, one.node, one.events, one.node, found), Pieces()
+    policy = fill(site, made, helpers)
     both = {is_part(events) for events in by_call(one.events)} == {True, False}
     if both and "mixed_precision" in found:
         policy = "whether inputs are cast depends on which of the modules it is given is the root"
@@ -162,7 +164,7 @@ def _among_others(program: Program, one: Chosen) -> Step | Left:
     return Step((*made_edits, *unimports(program, touched)), tuple(site.accounts))
 
 
-def _planned(
+def _rewritten(
     sites: list[Construction], helpers: dict[Source, Helpers]
 ) -> tuple[list[Construction], list[tuple[Construction, str]]]:
     """The sites that are rewritten, and the others with the reason."""
@@ -176,7 +178,7 @@ def _planned(
     for site in sites:
         here = helpers.setdefault(site.source, Helpers.above(site.source, site.call))
         here.several_of_dictionaries = of_dictionaries[site.source] > 1
-        if why := plan(site, here):
+        if why := rewrite_site(site, here):
             left.append((site, why))
             here.devices.pop(site.call, None)
         else:
@@ -201,7 +203,7 @@ def _step(program: Program, sites: list[Construction], helpers: dict[Source, Hel
 
 
 def _together(sites: list[Construction]) -> list[list[Construction]]:
-    """The sites in groups that stand in the same file or change the same thing elsewhere."""
+    """The sites in groups that are in the same file or change the same thing elsewhere."""
     groups: list[list[Construction]] = []
     for site in sites:
         touching = [g for g in groups if any(_belong(site, other) for other in g)]
@@ -225,12 +227,12 @@ def _needed(kept: list[Construction]) -> frozenset[cst.CSTNode]:
     )
 
 
-def plan(site: Construction, helpers: Helpers) -> str:
+def rewrite_site(site: Construction, helpers: Helpers) -> str:
     """Plan one site and write its edits; why it cannot be done, if so."""
-    made = Plan()
+    made = Pieces()
     beside = helpers.beside.setdefault(site.layout.statement(site.call), set())
     site.taken |= beside
-    policy = planned(site, made, helpers)
+    policy = fill(site, made, helpers)
     if isinstance(policy, str):
         return policy
     site.account(site.call, "changed", "replaced by `fully_shard`")
@@ -240,8 +242,8 @@ def plan(site: Construction, helpers: Helpers) -> str:
     return why
 
 
-def planned(
-    site: Construction, made: Plan, helpers: Helpers, wrapped_before: ByTest | None = None
+def fill(
+    site: Construction, made: Pieces, helpers: Helpers, wrapped_before: ByTest | None = None
 ) -> Policy | str:
     """Plan what the arguments come to; why it cannot be done, if so.
 
@@ -251,6 +253,8 @@ def planned(
     if isinstance(known, str):
         return known
     made.spread += site.handed
+    through = [one for one in site.arguments.values() if one.through]
+    made.before += [f'{one.through}.pop("{one.name}", None)' for one in through]
     drop(site)
     policy = policy_of(site)
     if isinstance(policy, str):
@@ -294,7 +298,7 @@ def is_part(events: Events) -> bool:
 
 
 def _holds_another(site: Construction, sites: list[Construction]) -> bool:
-    """Whether another such call stands inside this one: then that one goes first."""
+    """Whether another such call is inside this one: then that one goes first."""
     layout = Layout.of(site.source)
     return any(
         other is not site

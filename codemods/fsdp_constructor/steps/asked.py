@@ -16,8 +16,6 @@ from fsdp2lint.api import (
     Account,
     Called,
     External,
-    Layout,
-    Names,
     Partial,
     Program,
     Source,
@@ -26,12 +24,11 @@ from fsdp2lint.api import (
     Value,
     canonical,
     dotted,
-    scope_of,
     walk,
 )
 
 from ..._common.names import born
-from ..._common.origins import definitions, meaning, origins
+from ..._common.origins import defined_by, meaning, origins
 
 _POLICIES = frozenset(
     name
@@ -85,9 +82,7 @@ def _asks(function: cst.FunctionDef) -> bool:
 def _is_called(
     program: Program, source: Source, func: cst.Name, functions: Sequence[cst.FunctionDef]
 ) -> bool:
-    scope = Names.of(source).owner(func.value, scope_of(Layout.of(source).ancestors(func)))
-    found = definitions(program, source, func.value, scope or source.tree)
-    return any(node in functions for _, node in found)
+    return any(node in functions for _, node in defined_by(program, source, func))
 
 
 def _made(trace: Trace) -> Iterator[tuple[Source, cst.CSTNode]]:

@@ -26,12 +26,12 @@ from ..blocks import has_no_batch_norms
 from ..custom import Mapped
 from ..devices import device_of
 from ..displays import Spread, stars_of
-from ..dropped import WHY, drop
-from ..plan import Plan
+from ..dropped import drop
+from ..pieces import Pieces
 from ..policies import Asked, Chosen, Nothing, Policy, policy_of
 from ..precision import NEW, Precision, precision_of
 from ..sharding import RESHARD, sharding
-from ..site import Argument, Construction
+from ..site import NEEDLESS, Argument, Construction
 from ..states import ignored, offload
 
 CLASSES = "wrap_classes"
@@ -47,9 +47,9 @@ class Outside:
     precision: Precision | None
 
 
-def outside(site: Construction, plan: Plan) -> Outside | str:
+def outside(site: Construction, pieces: Pieces) -> Outside | str:
     """Rewrite the dictionary of a call, if it has one; why it cannot be done, if so."""
-    found = _rewritten_there(site, plan)
+    found = _rewritten_there(site, pieces)
     filled = [one for one in site.arguments.values() if one.home is not None and one.beside]
     if isinstance(found, Outside) or not filled:
         return found
@@ -60,11 +60,11 @@ def outside(site: Construction, plan: Plan) -> Outside | str:
     return Outside(Nothing(), None)
 
 
-def _rewritten_there(site: Construction, plan: Plan) -> Outside | str:
+def _rewritten_there(site: Construction, pieces: Pieces) -> Outside | str:
     known = Outside(Nothing(), None)
     for home in dict.fromkeys(a.home for a in site.arguments.values()):
         there = {n: a for n, a in site.arguments.items() if a.home == home}
-        one = _one_there(site, plan, home, there) if home is not None else known
+        one = _one_there(site, pieces, home, there) if home is not None else known
         if isinstance(one, str):
             return one
         policy = one.policy if isinstance(known.policy, Nothing) else known.policy
@@ -74,7 +74,7 @@ def _rewritten_there(site: Construction, plan: Plan) -> Outside | str:
 
 def _one_there(
     site: Construction,
-    plan: Plan,
+    pieces: Pieces,
     home: tuple[Source, cst.BaseExpression],
     there: dict[str, Argument],
 ) -> Outside | str:
@@ -92,10 +92,10 @@ def _one_there(
         inside = Construction(
             site.program, source, display, site.events, display, given, fixed=site.fixed
         )
-        planned = _planned(inside, helpers, again)
-        if isinstance(planned, str):
-            return planned
-        rounds.append(planned)
+        next_round = _round(inside, helpers, again)
+        if isinstance(next_round, str):
+            return next_round
+        rounds.append(next_round)
     now, *earlier = rounds
     inside, made, policy, entries = now.inside, now.made, now.policy, now.entries
     precision = next((one.precision for one in rounds if one.precision is not None), None)
@@ -147,10 +147,10 @@ def _one_there(
     site.accounts += inside.accounts
     if is_empty and (idle or not beside):
         return Outside(policy, precision)
-    already = len(plan.spread)
-    known = _at_the_call(site, plan, first.spread, policy, precision, beside=beside, apart=apart)
+    already = len(pieces.spread)
+    known = _at_the_call(site, pieces, first.spread, policy, precision, beside=beside, apart=apart)
     if "device_id" in site.arguments and "mesh" not in made.shared and not made.spread:
-        plan.unmeshed += plan.spread[already:]
+        pieces.unmeshed += pieces.spread[already:]
     return known
 
 
@@ -183,7 +183,7 @@ class _Round:
     """What a dictionary comes to with one of the values that each entry gets on the way to the call."""
 
     inside: Construction
-    made: Plan
+    made: Pieces
     policy: Policy
     precision: Precision | None
     entries: dict[str, str]
@@ -234,9 +234,9 @@ def _place(argument: Argument) -> cst.CSTNode | None:
     return (added.display or added.statement) if added is not None else None
 
 
-def _planned(inside: Construction, helpers: Helpers, again: set[str]) -> _Round | str:
+def _round(inside: Construction, helpers: Helpers, again: set[str]) -> _Round | str:
     """The policy and the precision of a dictionary, and what its entries become; some are written ``again``."""
-    made = Plan()
+    made = Pieces()
     if isinstance(inside.scope, cst.Module) and _makes_mesh(inside):
         return "a mesh cannot be made at the top of a file, where the dictionary of its keywords is built"
     if "param_init_fn" in inside.arguments:
@@ -305,13 +305,13 @@ _FROM = {
     POLICY: "auto_wrap_policy",
 }
 """Which keyword of FSDP1 each new entry comes from, where a statement may add it."""
-_GONE = frozenset({*WHY, "backward_prefetch", "device_id"})
+_GONE = frozenset({*NEEDLESS, "backward_prefetch", "device_id"})
 
 
 def _why_not_added(
-    inside: Construction, added: list[Argument], made: Plan, precision: Precision | None
+    inside: Construction, added: list[Argument], made: Pieces, precision: Precision | None
 ) -> str:
-    """Why the statements that add to a dictionary cannot be rewritten where they stand; empty if they can."""
+    """Why the statements that add to a dictionary cannot be rewritten where they are; empty if they can."""
     for one in added:
         assert one.added is not None
         simple = one.name in _FROM.values() or one.name in _GONE
@@ -380,7 +380,7 @@ def _added_anew(
 
 def _only_gives(layout: Layout, display: cst.BaseExpression) -> bool:
     """Whether the function around a dictionary, if any, does nothing but return it."""
-    function = next((a for a in layout.ancestors(display) if isinstance(a, cst.FunctionDef)), None)
+    function = layout.function(display)
     lines = function.body.body if function is not None else ()
     small = [one for line in lines for one in (getattr(line, "body", None) or (line,))]
     return all(
@@ -402,8 +402,7 @@ def _name_of(statement: cst.CSTNode) -> str:
 
 def _unused(inside: Construction, display: cst.BaseExpression) -> Iterator[Edit]:
     """The function that did nothing but return a dictionary, once nothing calls it."""
-    around = inside.layout.ancestors(display)
-    function = next((one for one in around if isinstance(one, cst.FunctionDef)), None)
+    function = inside.layout.function(display)
     if function is None or function.decorators or len(function.body.body) != 1:
         return
     named = [
@@ -456,7 +455,7 @@ _PLAIN = re.compile(r"\.(FULL_SHARD|SHARD_GRAD_OP)$|^None$")
 
 
 def _rewritten(
-    inside: Construction, made: Plan, entries: dict[str, str], filled: Sequence[cst.CSTNode]
+    inside: Construction, made: Pieces, entries: dict[str, str], filled: Sequence[cst.CSTNode]
 ) -> list[Edit]:
     """The dictionary with other entries, and what comes before its statement.
 
@@ -487,7 +486,7 @@ def _is_handed_on(display: cst.BaseExpression) -> bool:
 
 
 def _handed_on(
-    inside: Construction, call: cst.Call, made: Plan, entries: dict[str, str]
+    inside: Construction, call: cst.Call, made: Pieces, entries: dict[str, str]
 ) -> list[Edit]:
     """The keywords of the call of a function that hands them on."""
     arguments = Arguments(inside.source, call)
@@ -521,7 +520,7 @@ def _is_beside(site: Construction, display: cst.BaseExpression) -> bool:
 
 def _at_the_call(
     site: Construction,
-    plan: Plan,
+    pieces: Pieces,
     spread: Spread,
     policy: Policy,
     precision: Precision | None,
@@ -533,31 +532,31 @@ def _at_the_call(
     text = site.text(spread.value)
     chosen = not isinstance(policy, Nothing)
     if not chosen and (precision is None or not (precision.buffers or apart)):
-        if text not in plan.spread:  # several calls may give it
-            plan.spread.append(text)
-        plan.own = text if beside else ""
+        if text not in pieces.spread:  # several calls may give it
+            pieces.spread.append(text)
+        pieces.own = text if beside else ""
         return Outside(policy, None)
     kwargs = text
     if not beside:
         kwargs = site.free("fsdp_kwargs", "shard_kwargs")
-        plan.before.append(f"{kwargs} = dict({text})")
-    plan.spread.append(kwargs)
-    plan.own = kwargs
+        pieces.before.append(f"{kwargs} = dict({text})")
+    pieces.spread.append(kwargs)
+    pieces.own = kwargs
     if chosen:
         key = CLASSES if isinstance(policy, Chosen) else POLICY
         name = site.free(key, "policy")
-        plan.before.append(f'{name} = {kwargs}.pop("{key}")')
+        pieces.before.append(f'{name} = {kwargs}.pop("{key}")')
         if isinstance(policy, Asked):
             policy = replace(policy, policy=name)
         else:
             policy = _one_of(name)
     if precision is not None:
         policy_name = site.free("mp_policy", "precision")
-        plan.before.append(f'{policy_name} = {kwargs}.pop("mp_policy")')
+        pieces.before.append(f'{policy_name} = {kwargs}.pop("mp_policy")')
         precision = replace(precision, text=policy_name, test="", run_time="")
     if precision is not None and precision.buffers:
         dtype = site.free(BUFFERS, "dtype")
-        plan.before.append(f'{dtype} = {kwargs}.pop("{BUFFERS}")')
+        pieces.before.append(f'{dtype} = {kwargs}.pop("{BUFFERS}")')
         precision = replace(precision, buffers=dtype, guard=dtype)
     return Outside(policy, precision)
 

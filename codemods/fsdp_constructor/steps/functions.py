@@ -115,7 +115,7 @@ def _may_move(init: cst.FunctionDef) -> bool:
 
 
 def _quotes(string: cst.SimpleString | cst.FormattedString) -> bool:
-    """Whether a string stands in three quotes."""
+    """Whether a string is in three quotes."""
     start = string.quote if isinstance(string, cst.SimpleString) else string.start
     return start.endswith(('"""', "'''"))
 

@@ -50,7 +50,7 @@ def _can_come_from(wrapping: Wrapping, made: cst.Call) -> bool:
 
 
 def _made(program: Program) -> Iterator[tuple[Source, cst.Call]]:
-    """The partial calls that stand in a simple statement, are given to no library and called nowhere beside."""
+    """The partial calls that are in a simple statement, are given to no library and called nowhere beside."""
     for reference in program.references(FSDP1):
         source, layout = reference.source, Layout.of(reference.source)
         arg = layout.parents[reference.node]
@@ -59,7 +59,7 @@ def _made(program: Program) -> Iterator[tuple[Source, cst.Call]]:
             continue
         if meaning(program, source, call.func) != PARTIAL or _has_places(call):
             continue
-        if _is_handed_out(program, source, call) and not _is_of_libraries(program, source, call):
+        if _is_handed_out(source, call) and not _is_of_libraries(program, source, call):
             yield source, call
 
 
@@ -67,7 +67,7 @@ def _has_places(call: cst.Call) -> bool:
     return any(arg.keyword is None and arg.star != "**" for arg in call.args[1:])
 
 
-def _is_handed_out(program: Program, source: Source, call: cst.Call) -> bool:
+def _is_handed_out(source: Source, call: cst.Call) -> bool:
     """Whether a partial call leaves the function that makes it, or is bound to a field."""
     layout = Layout.of(source)
     if not isinstance(layout.statement(call), cst.BaseSmallStatement):

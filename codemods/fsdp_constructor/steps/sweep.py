@@ -28,7 +28,7 @@ from fsdp2lint.api import (
     walk,
 )
 
-from ..._common.origins import definitions, meaning
+from ..._common.origins import defined_by, meaning
 from ..chosen import is_idle_field
 from ..displays import Write, entries_of, writes_of
 from ..dropped import unimports
@@ -100,7 +100,7 @@ def _homes(source: Source, edits: list[Edit]) -> Iterator[Edit]:
 
 
 def _inside(source: Source, node: cst.CSTNode, edits: list[Edit]) -> bool:
-    """Whether a node stands in a statement that goes, or in a dictionary that is written anew."""
+    """Whether a node is in a statement that goes, or in a dictionary that is written anew."""
     gone: set[cst.CSTNode] = {edit.statement for edit in edits if isinstance(edit, Remove)}
     gone |= {edit.node for edit in edits if isinstance(edit, Replace)}
     return any(around in gone for around in Layout.of(source).ancestors(node))
@@ -199,9 +199,7 @@ def _does_nothing(program: Program, source: Source, value: cst.BaseExpression) -
 
 def _only_makes_policies(program: Program, source: Source, call: cst.Call) -> bool:
     """Whether a function of the project does nothing but make a wrap policy or settings and return it."""
-    if not isinstance(call.func, cst.Name):
-        return False
-    found = list(definitions(program, source, call.func.value, source.tree))
+    found = defined_by(program, source, call.func) if isinstance(call.func, cst.Name) else []
     home, function = found[0] if len(found) == 1 else (source, None)
     if not isinstance(function, cst.FunctionDef):
         return False

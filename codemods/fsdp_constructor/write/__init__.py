@@ -1,4 +1,4 @@
-"""The statements that shard a module, and where they come to stand."""
+"""The statements that shard a module, and where they go."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..._common.shared import Helpers, stepped
 from ..custom import Mapped
 from ..helpers import FSDP, children_first, policy_helper
 from ..lines import LINE, bracketed, entry, fitted, joined
-from ..plan import Plan
+from ..pieces import Pieces
 from ..policies import Asked, Chosen, Nothing, Policy
 from ..site import Construction
 from .statement import (
@@ -31,12 +31,12 @@ _ARGUMENT = re.compile(r"#+\s*(\*{0,2}\w+\s*=(?!=)|[)\]}\s,]+$)")
 _PLAIN = re.compile(r"[\w.]+(\[(\w+|\"\w+\"|'\w+')\])*")
 
 
-def write(site: Construction, plan: Plan, policy: Policy, helpers: Helpers) -> str:
+def write(site: Construction, pieces: Pieces, policy: Policy, helpers: Helpers) -> str:
     """Add the edits that make a site's call what is planned; why it cannot be done, if so."""
     layout = site.layout
     statement = layout.statement(site.call)
-    writer = Writer(site, plan, policy, helpers)
-    if plan.own and helpers.several_of_dictionaries and writer.by_function():
+    writer = Writer(site, pieces, policy, helpers)
+    if pieces.own and helpers.several_of_dictionaries and writer.by_function():
         return ""
     if isinstance(statement, cst.BaseCompoundStatement) or is_deferred(
         layout, site.call, statement
@@ -63,8 +63,10 @@ def _without_line(node: cst.CSTNode) -> bool:
 class Writer:
     """Writes the statements for one call."""
 
-    def __init__(self, site: Construction, plan: Plan, policy: Policy, helpers: Helpers) -> None:
-        self.site, self.plan, self.policy, self.helpers = site, plan, policy, helpers
+    def __init__(
+        self, site: Construction, pieces: Pieces, policy: Policy, helpers: Helpers
+    ) -> None:
+        self.site, self.pieces, self.policy, self.helpers = site, pieces, policy, helpers
         self.shard = site.name(f"{FSDP}fully_shard")
         self.lines: list[str] = []
         self.common: list[str] = []
@@ -75,20 +77,20 @@ class Writer:
 
         Not where it would need names of the function around, or where comments inside the call are to be kept.
         """
-        site, plan = self.site, self.plan
-        head = f"{plan.own} = dict("
-        if not plan.before or not plan.before[0].startswith(head) or self._comments():
+        site, pieces = self.site, self.pieces
+        head = f"{pieces.own} = dict("
+        if not pieces.before or not pieces.before[0].startswith(head) or self._comments():
             return False
         if (
-            plan.after
-            or plan.prepare
-            or plan.shared
-            or plan.conditional
-            or plan.spread != [plan.own]
+            pieces.after
+            or pieces.prepare
+            or pieces.shared
+            or pieces.conditional
+            or pieces.spread != [pieces.own]
         ):
             return False
         taken = set(site.taken)
-        copy = replace(plan, before=plan.before[1:], root=dict(plan.root))
+        copy = replace(pieces, before=pieces.before[1:], root=dict(pieces.root))
         writer = Writer(site, copy, self.policy, self.helpers)
         writer._prepare("model")
         lines = [*writer.lines, f"return {writer._root('model')}"]
@@ -101,12 +103,12 @@ class Writer:
         name = self.helpers.add(
             "shard_with",
             lambda name, named: (
-                f"def {name}(model, {plan.own}):\n"
+                f"def {name}(model, {pieces.own}):\n"
                 f'    """Shard a model by the keywords of a dictionary, which stays as it is."""\n'
-                f"    {head}{plan.own})\n{body}"
+                f"    {head}{pieces.own})\n{body}"
             ),
         )
-        given = f"{site.module_text}, {plan.before[0].removeprefix(head)[:-1]}"
+        given = f"{site.module_text}, {pieces.before[0].removeprefix(head)[:-1]}"
         self._edit(Replace(site.source, site.call, f"{name}({given})"))
         return True
 
@@ -122,7 +124,7 @@ class Writer:
             model = bound
         self._prepare(model)
         call = self._root(model)
-        if self.plan.after:
+        if self.pieces.after:
             self.lines += [call, *self._after(model)]
             call = model
         if bound != model:
@@ -140,7 +142,7 @@ class Writer:
             model = name
         self._prepare(model)
         call = self._root(model)
-        if self.plan.after:
+        if self.pieces.after:
             self.lines += [call, *self._after(model)]
             call = model
         layout = self.site.layout
@@ -181,7 +183,7 @@ class Writer:
         inside = self._unbound("module", "unit", "part")
         self._prepare(inside)
         call = self._root(inside)
-        if self.plan.after:
+        if self.pieces.after:
             self.lines += [call, *self._after(inside)]
             call = inside
         self.lines.append(f"return {call}")
@@ -212,22 +214,22 @@ class Writer:
 
     def _unbound(self, *wanted: str) -> str:
         """A free name that no planned statement uses either."""
-        plan = self.plan
-        lines = "\n".join((*plan.before, *plan.prepare, *plan.after))
+        pieces = self.pieces
+        lines = "\n".join((*pieces.before, *pieces.prepare, *pieces.after))
         name = self.site.free(*wanted)
         while re.search(rf"\b{name}\b", lines):
             name = self.site.free(*wanted)
         return name
 
     def _after(self, model: str) -> list[str]:
-        return [line.replace("{model}", model) for line in self.plan.after]
+        return [line.replace("{model}", model) for line in self.pieces.after]
 
     def arguments(self, several: bool, kinds: set[bool]) -> dict[bool, list[str]]:
         """What calls are given before which nothing comes, by whether their module is a part of another."""
         self._share(several)
         found, root, name = {}, "", ""
         for part in sorted(kinds):
-            text = (self.plan.inner if part else self.plan.root).get("mp_policy", "")
+            text = (self.pieces.inner if part else self.pieces.root).get("mp_policy", "")
             text = text.replace(root, name) if root else text
             if several and len(text) > SHORT:
                 root, wanted = text, "inner_policy" if name else "mp_policy"
@@ -237,8 +239,8 @@ class Writer:
 
     def needs_name(self) -> bool:
         """Whether the module is spoken of more than once."""
-        plan = self.plan
-        more = (plan.before, plan.first, plan.prepare, plan.after, plan.conditional)
+        pieces = self.pieces
+        more = (pieces.before, pieces.first, pieces.prepare, pieces.after, pieces.conditional)
         return any(more) or not isinstance(self.policy, Nothing)
 
     def _edit(self, edit: Edit) -> None:
@@ -279,18 +281,18 @@ class Writer:
 
     def _prepare(self, model: str) -> None:
         """All statements before the last sharding."""
-        plan = self.plan
-        self.lines += (line.replace("{model}", model) for line in plan.before)
-        loops = bool(plan.first) or not isinstance(self.policy, Nothing)
+        pieces = self.pieces
+        self.lines += (line.replace("{model}", model) for line in pieces.before)
+        loops = bool(pieces.first) or not isinstance(self.policy, Nothing)
         self._share(loops)
         if not loops:
             return
-        inner = plan.inner.get("mp_policy", "")
+        inner = pieces.inner.get("mp_policy", "")
         if inner and not _PLAIN.fullmatch(inner):
-            same = plan.root["mp_policy"] == inner
+            same = pieces.root["mp_policy"] == inner
             inner = self._bind(inner, "inner_policy", "unit_policy")
-            plan.root["mp_policy"] = inner if same else plan.root["mp_policy"]
-        plan.inner = {"mp_policy": inner} if inner else {}
+            pieces.root["mp_policy"] = inner if same else pieces.root["mp_policy"]
+        pieces.inner = {"mp_policy": inner} if inner else {}
         if isinstance(self.policy, Chosen):
             self._loop(model, self.policy)
         elif isinstance(self.policy, Asked):
@@ -300,30 +302,34 @@ class Writer:
 
     def _share(self, loops: bool) -> None:
         """The arguments that all calls have: in a dictionary when they are several."""
-        plan = self.plan
-        if len(plan.spread) == 1 and re.fullmatch(r"\w+", plan.spread[0]) and not plan.conditional:
-            self.common = [*(f"{k}={v}" for k, v in plan.shared.items()), f"**{plan.spread[0]}"]
-        elif plan.conditional or (plan.spread and (loops or plan.shared)):
+        pieces = self.pieces
+        if (
+            len(pieces.spread) == 1
+            and re.fullmatch(r"\w+", pieces.spread[0])
+            and not pieces.conditional
+        ):
+            self.common = [*(f"{k}={v}" for k, v in pieces.shared.items()), f"**{pieces.spread[0]}"]
+        elif pieces.conditional or (pieces.spread and (loops or pieces.shared)):
             self._in_dictionary()
-        elif plan.spread:
-            self.common = [f"**{one}" for one in plan.spread]
-        elif len(plan.shared) > 1 and loops:
+        elif pieces.spread:
+            self.common = [f"**{one}" for one in pieces.spread]
+        elif len(pieces.shared) > 1 and loops:
             self._in_dictionary()
         else:
-            for name, value in plan.shared.items():
+            for name, value in pieces.shared.items():
                 if loops and len(value) > SHORT:
                     value = self._bind(value, name, f"fsdp_{name}")
                 self.common.append(f"{name}={value}")
 
     def _in_dictionary(self) -> None:
-        plan = self.plan
-        said = [f'"{name}": {value}' for name, value in plan.shared.items()]
-        said += [f"**{one}" for one in plan.spread]
+        pieces = self.pieces
+        said = [f'"{name}": {value}' for name, value in pieces.shared.items()]
+        said += [f"**{one}" for one in pieces.spread]
         text = bracketed("{", said, "}", len("fsdp_kwargs = "))
-        if not plan.shared and len(plan.spread) == 1:
-            text = plan.spread[0]
+        if not pieces.shared and len(pieces.spread) == 1:
+            text = pieces.spread[0]
         name = self._bind(text, "fsdp_kwargs", "shard_kwargs")
-        for test, key, value in plan.conditional:
+        for test, key, value in pieces.conditional:
             self.lines += [f"if {test}:", f'    {name}["{key}"] = {value}']
         self.common = [f"**{name}"]
 
@@ -333,22 +339,22 @@ class Writer:
         return name
 
     def _loop(self, model: str, policy: Chosen) -> None:
-        if policy.blocks is not None and not self.plan.first:
+        if policy.blocks is not None and not self.pieces.first:
             for path in policy.blocks.singles:
                 self.lines += (
-                    one.removeprefix("    ") for one in self._unit(model + path, self.plan.inner)
+                    one.removeprefix("    ") for one in self._unit(model + path, self.pieces.inner)
                 )
             if not policy.blocks.paths:
                 return
             block = self.site.free(*policy.blocks.names)
             self.lines.append(f"for {block} in {policy.blocks.each(model)}:")
-            self.lines += self._unit(block, self.plan.inner)
+            self.lines += self._unit(block, self.pieces.inner)
             return
         module = self.site.free("module", "submodule", "layer", "child")
         lines = []
         if policy.first:
             self.lines.append(policy.first)
-        for classes, options, given in self.plan.first:
+        for classes, options, given in self.pieces.first:
             own = {k: self._bind(v, "fp32_policy", "norm_policy") for k, v in options.items()}
             test = f"isinstance({module}, {classes})"
             lines += [f"if {given} and {test}:" if given else f"if {test}:"]
@@ -365,20 +371,20 @@ class Writer:
         elif policy.loose:
             chosen = f"({chosen})"
         lines += [f"{word} {chosen} and {module} is not {model}:"]
-        lines += self._unit(module, self.plan.inner)
+        lines += self._unit(module, self.pieces.inner)
         each = f"reversed(list({model}.modules()))"
-        if self.plan.draws:
+        if self.pieces.draws:
             each = f"dict.fromkeys({self.helpers.add('children_first', children_first)}({model}))"
         self.lines.append(f"for {module} in {each}:")
         self.lines += (f"    {line}" for line in lines)
 
     def _map(self, model: str, policy: Mapped) -> None:
         """Each module has arguments of its own."""
-        if self.plan.first:
+        if self.pieces.first:
             self._first(model)
         module = self.site.free("module", "submodule", "layer", "child")
         chosen = self.site.free("chosen", "own_kwargs")
-        said = [*(f'"{k}": {v}' for k, v in self.plan.inner.items())]
+        said = [*(f'"{k}": {v}' for k, v in self.pieces.inner.items())]
         said += [one if one.startswith("**") else entry(one) for one in self.common]
         given = self._bind(f"{{{', '.join(said)}}}", "unit_kwargs", "inner_kwargs")
         lines = [
@@ -386,13 +392,13 @@ class Writer:
             f"    {chosen} = {policy.function}({module})",
             f"    if {chosen} and {module} is not {model}:",
             f"        {chosen} = {{}} if {chosen} is True else {chosen}",
-            *(f"        {one.replace('{module}', module)}" for one in self.plan.prepare),
+            *(f"        {one.replace('{module}', module)}" for one in self.pieces.prepare),
             f"        {self.shard}({module}, **{{**{given}, **{chosen}}})",
         ]
         self.lines += lines
 
     def _unit(self, module: str, own: dict[str, str]) -> list[str]:
-        prepared = [line.replace("{module}", module) for line in self.plan.prepare]
+        prepared = [line.replace("{module}", module) for line in self.pieces.prepare]
         call = self._call(module, own, indent=8)
         return [f"    {line}" for line in (*prepared, *call.split("\n"))]
 
@@ -402,15 +408,15 @@ class Writer:
 
     def _ask(self, model: str, policy: Asked) -> None:
         """A small function asks the policy which modules to shard."""
-        mixed = "mp_policy" in self.plan.root
-        ignored = self.plan.shared.get("ignored_params", "")
+        mixed = "mp_policy" in self.pieces.root
+        ignored = self.pieces.shared.get("ignored_params", "")
         asked = policy.policy
         twice = policy.maybe_none and not _PLAIN.fullmatch(asked)
         if twice or "\n" in asked or (" " in asked and len(asked) > SHORT + 20):
             asked = self._bind(asked, "policy", "wrap_policy")
         helper = self.helpers.add("shard_by_policy", policy_helper(mixed, bool(ignored)))
-        own = [f"{k}={v}" for k, v in self.plan.inner.items()]
-        if self.plan.first:
+        own = [f"{k}={v}" for k, v in self.pieces.inner.items()]
+        if self.pieces.first:
             start = len(self.lines)
             self._first(model)
             if policy.maybe_none:  # without a policy FSDP1 makes no units of its own of them either
@@ -421,7 +427,7 @@ class Writer:
                 )
                 inside = [f"    {one}" for one in self.lines[start:]]
                 self.lines[start:] = [f"if {asked} is not None:", *inside]
-        if self.plan.prepare:
+        if self.pieces.prepare:
             shard = self._local(own)
         elif own or self.common:
             partial = self.site.name("functools.partial")
@@ -438,7 +444,7 @@ class Writer:
 
     def _first(self, model: str) -> None:
         module = self.site.free("module", "submodule", "layer", "child")
-        for classes, options, given in self.plan.first:
+        for classes, options, given in self.pieces.first:
             own = {k: self._bind(v, "fp32_policy", "norm_policy") for k, v in options.items()}
             lines = [f"if isinstance({module}, {classes}):", *self._unit(module, own)]
             lines = [f"for {module} in {model}.modules():", *(f"    {line}" for line in lines)]
@@ -450,7 +456,7 @@ class Writer:
         """A function that prepares and shards one module."""
         name = self.site.local(self.helpers, "shard", "shard_unit")
         module = self.site.free("unit", "part")
-        prepared = [line.replace("{module}", module) for line in self.plan.prepare]
+        prepared = [line.replace("{module}", module) for line in self.pieces.prepare]
         call = f"{self.shard}({', '.join([module, *own, *self.common])})"
         body = (f"    {one}" for one in (*prepared, call))
         self.lines += ["", f"def {name}({module}):", *body, ""]
@@ -458,5 +464,5 @@ class Writer:
 
     def _root(self, model: str) -> str:
         """The call for the module itself, with what is prepared for it above."""
-        self.lines += (line.replace("{module}", model) for line in self.plan.prepare)
-        return self._call(model, self.plan.root)
+        self.lines += (line.replace("{module}", model) for line in self.pieces.prepare)
+        return self._call(model, self.pieces.root)

@@ -63,7 +63,7 @@ def convert(
 
     ``kind`` says what ``new`` is to be; without it a file becomes a folder unless the new name ends like a file's, and a
     folder becomes a file. What is there is replaced with ``force`` only, and only when the new one is complete. With ``trust``
-    pickled objects are loaded, which can run any code. ``progress`` is told how many bytes of tensors are written, of how many.
+    pickled objects are loaded, which can run any code. ``progress`` gets how many bytes of tensors are written, of how many.
 
     Raises:
         CannotConvert: the old one cannot be read, the new one exists, there is no PyTorch.

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import torch
 
 Progress = Callable[[int], None]
-"""Is told of each tensor that was written, by its bytes."""
+"""Gets the bytes of each tensor that was written."""
 
 LARGEST_FILE = 5_000_000_000
 """Bytes of a file of a folder of Hugging Face, unless one tensor is larger: as their own tools split it."""

@@ -121,8 +121,8 @@ def reports(analyses: Sequence[Analysis], sources: Sequence[Source] | None = Non
     paths = {source.path for source in given}  # a program that a fix changed is among them
     programs = [source for source in about.programs if source.path not in paths]
     with no_collector():
-        told, target = about.settings.told, about.settings.target
-        project = Project.of(given, about.roots, told, about.files, target)
+        hints, target = about.settings.hints, about.settings.target
+        project = Project.of(given, about.roots, hints, about.files, target)
         project.add_programs(programs)
         runs = [_Run(analysis) for analysis in analyses]
         for trace in _traces(project, runs):

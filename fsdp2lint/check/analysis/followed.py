@@ -183,7 +183,7 @@ def _is_known(value: Value) -> bool:
     if isinstance(value, Instance) and isinstance(value.cls, Class):
         return True
     while isinstance(value, Part):
-        if isinstance(value.key, tuple) and value.key[0] not in ("[]", "getattr"):
+        if value.operation not in ("", "[]", "getattr"):
             return False
         value = unwrapped(value.owner)
     return isinstance(value, Module)

@@ -50,16 +50,16 @@ class Batch(NamedTuple):
         files: Sequence[str],
         named: Sequence[str] = (),
         means: Means | None = None,
-        told: Sequence[str] = (),
+        hints: Sequence[str] = (),
     ) -> Batch:
-        """Files on disk, or what stands for them; ``told`` are functions that shard, by dotted name."""
+        """Files on disk, or what stands for them; ``hints`` are functions that shard, by dotted name."""
         means = means or Means()
-        return cls(files, list(means.sift(files, told)), named)
+        return cls(files, list(means.sift(files, hints)), named)
 
     @classmethod
-    def of_text(cls, raw: bytes, path: str, told: Sequence[str] = ()) -> Batch:
-        """The bytes of one file that would stand at ``path``; its imports are read from disk."""
-        return cls([path], [(path, raw)] if relevant(raw) or tells(raw, told) else [], [path])
+    def of_text(cls, raw: bytes, path: str, hints: Sequence[str] = ()) -> Batch:
+        """The bytes of one file that would be at ``path``; its imports are read from disk."""
+        return cls([path], [(path, raw)] if relevant(raw) or tells(raw, hints) else [], [path])
 
 
 class Mended(NamedTuple):
@@ -128,7 +128,7 @@ class _Check:
         self.roots = project_roots(batch.passed)
         self.unsure = self._unsure()
         aim = partial(means.aim, settings)
-        self.tasks = list(tasks(self._planned(settings.told.marks), batch.passed, aim))
+        self.tasks = list(tasks(self._planned(settings.hints.marks), batch.passed, aim))
         every = dict.fromkeys(task.settings for task in self.tasks)
         if every or not settings.default:
             known = self._known_rules(settings.plugins)
@@ -208,7 +208,7 @@ class _Check:
 
         return unsure(commented, self._passed, batch.covered, self.means.files(digests=False))
 
-    def _planned(self, told: Sequence[str]) -> list[Unit]:
+    def _planned(self, hints: Sequence[str]) -> list[Unit]:
         """The units, out of the cache when no file and no import has changed."""
         from fsdp2lint.check.units import units
 
@@ -216,16 +216,16 @@ class _Check:
         cache = self.means.cache if batch.relevant and not self.means.instead else None
         files = self.means.files(digests=cache is not None)
         if cache is None:
-            return units(batch.passed, batch.relevant, batch.named, self.roots, files, told)
+            return units(batch.passed, batch.relevant, batch.named, self.roots, files, hints)
         from fsdp2lint.check.stored import pack_units, unpacked_units
 
-        more = (*batch.named, *batch.passed, "", *told)
+        more = (*batch.named, *batch.passed, "", *hints)
         question = self._question("plan", Settings(), batch.relevant, more)
         raw = cache.get(question, self._passed)
         kept = None if raw is None else unpacked_units(raw, batch.relevant, files.read)
         if kept is not None:
             return kept
-        made = units(batch.passed, batch.relevant, batch.named, self.roots, files, told)
+        made = units(batch.passed, batch.relevant, batch.named, self.roots, files, hints)
         with suppress(UnicodeEncodeError):
             cache.put(question, files.seen, self._passed, pack_units(made))
         return made
@@ -330,7 +330,11 @@ def _by_unit(tasks: Iterable[Task]) -> list[list[Task]]:
     found: list[list[Task]] = []
     for task in tasks:
         last = found[-1][0] if found else None
-        if last is not None and last.unit is task.unit and last.settings.told == task.settings.told:
+        if (
+            last is not None
+            and last.unit is task.unit
+            and last.settings.hints == task.settings.hints
+        ):
             found[-1].append(task)
         else:
             found.append([task])

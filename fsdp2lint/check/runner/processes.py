@@ -100,7 +100,7 @@ def _undisturbed() -> Iterator[None]:
 
 
 def _begin(work: Work | None) -> None:
-    """Whatever a forked process knows it has from its parent; another one is told.
+    """Whatever a forked process knows it has from its parent; another one gets it.
 
     A signal ends the process at once and without a word: its parent says what there is to say.
     """

@@ -218,8 +218,8 @@ class Session:
             except BadSetting as error:
                 config = self._without(config, error)
         if self._whole and self.launches is not None:
-            told = settings.told._replace(launched=self.launches.scripts)
-            settings = settings._replace(told=told)
+            hints = settings.hints._replace(launched=self.launches.scripts)
+            settings = settings._replace(hints=hints)
         return config, settings
 
     def _without(self, config: Config, error: BadSetting) -> Config:
@@ -293,7 +293,7 @@ class Session:
         return mended._replace(report=self._seen(mended.report))
 
     def of_text(self, raw: bytes, path: str, *, fix: bool, unsafe: bool) -> Mended:
-        """The same for one text that would stand at ``path``."""
+        """The same for one text that would be at ``path``."""
         folder = os.path.dirname(path) or "."
         exclusion = self._exclusion_in(folder)
         if exclusion.force and exclusion.covers_named(path):
@@ -304,8 +304,8 @@ class Session:
             return _together(every)
         instead = {**self.means.instead, os.path.abspath(path): raw}
         there = self.using(self.means._replace(instead=instead))
-        told = self.settings(config).told.marks
-        batch = Batch.of_text(raw, path, told)._replace(covered=self.covered)
+        hints = self.settings(config).hints.marks
+        batch = Batch.of_text(raw, path, hints)._replace(covered=self.covered)
         return there._one(config, batch, fix=fix, unsafe=unsafe)
 
     def is_document(self, path: str) -> bool:
@@ -324,8 +324,8 @@ class Session:
             documents = [path for path in files if path.endswith(ends)]
             python = [path for path in files if path not in documents] if documents else files
             mine = [path for path in python if path in named]
-            told = self.settings(config).told.marks
-            batch = Batch.of_files(python, mine, self.means, told)._replace(covered=self.covered)
+            hints = self.settings(config).hints.marks
+            batch = Batch.of_files(python, mine, self.means, hints)._replace(covered=self.covered)
             yield self._one(config, batch, fix=fix, unsafe=unsafe)
             for path, raw in self.means.sift(documents):
                 yield from self._document(config, path, raw, fix=fix, unsafe=unsafe)
@@ -366,7 +366,7 @@ class Session:
     def _document(
         self, config: Config, path: str, raw: Content, *, fix: bool, unsafe: bool
     ) -> Iterator[Mended]:
-        """The blocks of a document; one that cannot be read or decoded is told as a file of Python is."""
+        """The blocks of a document; one that cannot be read or decoded is reported as a file of Python is."""
         from fsdp2lint.check.session.snippets import checked
         from fsdp2lint.source.reading import decode
         from fsdp2lint.source.source import Unreadable

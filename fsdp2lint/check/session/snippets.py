@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from fsdp2lint.check.fixing import diff
-from fsdp2lint.check.in_documents import told
+from fsdp2lint.check.in_documents import placed
 from fsdp2lint.check.runner import Batch, Mended
 from fsdp2lint.source.documents.markdown import Markdown, markdown
 from fsdp2lint.source.prefilter import relevant
@@ -40,9 +40,9 @@ def checked(source: Source, run: Run) -> Iterator[Mended]:
 
 
 def _own(report: Report, block: Markdown) -> Report:
-    """The findings in the block itself: those in imports above it were told with theirs."""
+    """The findings in the block itself: those in imports above it are reported with theirs."""
     found = [d for d in report.found if block.holds(d.place.range)]
-    return told(report.but(found=found)).but(files=0, analysed=0)
+    return placed(report.but(found=found)).but(files=0, analysed=0)
 
 
 def _nothing() -> Report:

@@ -5,7 +5,7 @@
     fully_shard.edits    the import that is needed, or nothing
 
 An import that the file has is used under the name that it gives, if that name means the same where
-``node`` stands. Else the name is added to a ``from`` import of the same module, or a new import comes
+``node`` is. Else the name is added to a ``from`` import of the same module, or a new import comes
 beside those of the same package: code that runs between two imports (``os.environ[…] = …``) keeps its place.
 """
 
@@ -55,7 +55,7 @@ def name_for(
     module: bool = False,
     dots: int = 9,
 ) -> Name:
-    """How ``target`` (``torch.distributed.fsdp.fully_shard``) is written where ``node`` stands.
+    """How ``target`` (``torch.distributed.fsdp.fully_shard``) is written where ``node`` is.
 
     ``alias`` is the name to give to a new import; with ``module`` the target is a module itself, and
     a new import is ``import target as alias``, or ``import target`` without one. What the imports of
@@ -99,7 +99,7 @@ class AddImport(Edit):
 
     @property
     def item(self) -> str:
-        """The name as it stands behind ``import``."""
+        """The name as it is behind ``import``."""
         return f"{self.name} as {self.alias}" if self.alias else self.name
 
     def changes(self, together: Sequence[Edit]) -> list[Change]:
@@ -248,7 +248,7 @@ def _loaded(one: Imported, home: str) -> bool:
 def _means_it(layout: Layout, names: Names, one: Imported, at: cst.CSTNode) -> bool:
     """Whether the name that an import binds means that, and nothing else, in scope ``at``.
 
-    Another meaning in the handlers of the ``try`` that the import stands in is the script's own fallback.
+    Another meaning in the handlers of the ``try`` that the import is in is the script's own fallback.
     """
     if names.owner(one.name, at) is not one.scope:
         return False
@@ -329,7 +329,7 @@ def _merged(layout: Layout, statement: cst.ImportFrom, items: Sequence[str]) -> 
 
 
 def _too_long(layout: Layout, statement: cst.ImportFrom, names: Sequence[str]) -> bool:
-    """Whether names that stand on one line would get a line that is too long."""
+    """Whether names that are on one line would get a line that is too long."""
     start, first = layout.span(statement)[0], layout.span(_aliases(statement)[0])[0]
     head = layout.text[layout.line_start(start) : first]
     one_line = "\n" not in layout.text[slice(*layout.span(statement))]

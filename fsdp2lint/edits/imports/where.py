@@ -1,4 +1,4 @@
-"""Where an import comes to stand, and whether one that stands somewhere has run before some code."""
+"""Where an import goes, and whether one that is somewhere has run before some code."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def place_for(source: Source, node: cst.CSTNode, module: str, name: str) -> Plac
     ]
     always = [one for one in tried if _always_runs(layout, one)]
     outer = [one for one in always if layout.block(one) is source.tree]
-    for one in dict.fromkeys((*always, *(one for one in tried if _is_told(layout, one)))) or tried:
+    for one in dict.fromkeys((*always, *(one for one in tried if _is_kept(layout, one)))) or tried:
         if isinstance(one, cst.ImportFrom) and _can_merge(one, module):
             return Place(one, module, merge=one)
     for group in (outer, always, tried):
@@ -87,7 +87,7 @@ def place_for(source: Source, node: cst.CSTNode, module: str, name: str) -> Plac
 def runs_before(layout: Layout, statement: cst.CSTNode, node: cst.CSTNode) -> bool:
     """Whether ``statement`` has run when ``node`` does, as far as blocks and functions tell.
 
-    What stands in a ``try`` counts: the script relies on it in the same way.
+    What is in a ``try`` counts: the script relies on it in the same way.
     """
     ancestors = list(layout.ancestors(node))
     block = layout.block(statement)
@@ -103,7 +103,7 @@ def runs_before(layout: Layout, statement: cst.CSTNode, node: cst.CSTNode) -> bo
     return False
 
 
-def _is_told(layout: Layout, statement: cst.CSTNode) -> bool:
+def _is_kept(layout: Layout, statement: cst.CSTNode) -> bool:
     """Whether the ``try`` that an import is in keeps in a name that the import worked: it stays, whatever is imported."""
     block = layout.block(statement)
     tried = layout.parents.get(block)
@@ -186,7 +186,7 @@ def _is_import(line: cst.CSTNode) -> bool:
 
 
 def _is_cell(source: Source, line: cst.CSTNode) -> bool:
-    """Whether a line stands where a cell of a notebook begins."""
+    """Whether a line is where a cell of a notebook begins."""
     if source.document is None or not isinstance(line, cst.SimpleStatementLine):
         return False
     small = line.body[0]

@@ -58,7 +58,7 @@ class Insert(StatementEdit):
 
 
 class InsertBefore(Insert):
-    """Statements before the one that ``node`` is in, above the comments that stand directly above it."""
+    """Statements before the one that ``node`` is in, above the comments that are directly above it."""
 
     def __init__(self, source: Source, node: cst.CSTNode, text: Text) -> None:
         super().__init__(source, node, text, after=False)
@@ -74,7 +74,7 @@ class InsertAfter(Insert):
 class Remove(StatementEdit):
     """No statement any more where ``node`` is; comment lines above it stay unless ``comments`` is true.
 
-    With ``"lone"`` they go where nothing that is left stands directly below them.
+    With ``"lone"`` they go where nothing that is left is directly below them.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class Move(StatementEdit):
     """The statement of ``node``, with the comments directly above it, at another place of its block.
 
     Raises:
-        ValueError: the other statement stands in another block, or is the same.
+        ValueError: the other statement is in another block, or is the same.
     """
 
     def __init__(
@@ -397,7 +397,7 @@ def _end(line: Line) -> Iterator[Change]:
 
 
 def _instead(line: Line) -> Change:
-    """The whole line goes; what comes in stands in its place."""
+    """The whole line goes; what comes in is in its place."""
     start, end = _lines_of(line)
     closing = line.layout.newline if _ends_line(line.layout, end) else ""
     return _going(line, start, end, _stack(line, _all(line), closing=closing))

@@ -32,7 +32,7 @@ class Line:
 
     @property
     def suite(self) -> bool:
-        """Whether it stands behind its ``if x:``."""
+        """Whether it is behind its ``if x:``."""
         return isinstance(self.node, cst.SimpleStatementSuite)
 
     @property

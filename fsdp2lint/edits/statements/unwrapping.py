@@ -33,7 +33,7 @@ def unwrapped(layout: Layout, edit: Unwrap) -> Iterator[Change]:
 
 
 def _without_item(layout: Layout, edit: Unwrap) -> Iterator[Change]:
-    """One item goes, what comes instead of it stands above the ``with``."""
+    """One item goes, what comes instead of it is above the ``with``."""
     node, top = edit.node, layout.top(edit.node)
     if edit.instead:
         yield Change(top, top, lambda inner: _instead(layout, edit, inner) + layout.newline)

@@ -1,7 +1,7 @@
 """Where runs begin: main modules first, then whatever they did not reach.
 
-A function or a class that nobody in sight uses is an entry of its own, with arguments of unknown origin.
-A class gets one life: ``__init__``, then its methods in the order of the text; since nobody in sight calls
+A function or a class that no resolved code uses is an entry of its own, with arguments of unknown origin.
+A class gets one life: ``__init__``, then its methods in the order of the text; since no resolved code calls
 them, the order between two of them is not certain (:attr:`Moment.stage`).
 """
 
@@ -22,6 +22,7 @@ import libcst as cst
 
 from fsdp2lint.frameworks.text import CommandText, SettingsText
 from fsdp2lint.interpret.again import Reached, Runs
+from fsdp2lint.interpret.entries.filling import those_that_fill_first
 from fsdp2lint.interpret.entries.mocks import mocks
 from fsdp2lint.interpret.entries.programs import runs_of, trains, workers_first
 from fsdp2lint.interpret.functions import (
@@ -38,6 +39,7 @@ from fsdp2lint.interpret.scopes import Scope
 from fsdp2lint.meanings import load
 from fsdp2lint.meanings.frameworks.lightning import hooks_of
 from fsdp2lint.model.basic_values import forget, noted, spare
+from fsdp2lint.model.events import Backward, Sharded, Stepped, Wrapping
 from fsdp2lint.model.guards import ALWAYS, Guards, forget_joins
 from fsdp2lint.model.memory import Memory
 from fsdp2lint.model.trace import Trace
@@ -94,7 +96,7 @@ def _of_settings(project: Project) -> Iterator[Trace]:
         if isinstance(source, SettingsText) and source.asked is not None:
             trace = Trace("", source, Memory(), project.files, project.target)
             trace.settings = source.asked
-            trace.launches = project.told.launched_with(os.path.abspath(source.path))
+            trace.launches = project.hints.launched_with(os.path.abspath(source.path))
             yield trace
 
 
@@ -182,7 +184,7 @@ def _program(machine: Machine, source: Source, reached: Reached) -> Iterator[Tra
 def _closures(machine: Machine, module: Namespace, reached: Reached) -> Iterator[Trace]:
     """Functions that the program made inside others and never called: hooks and callbacks, handed away.
 
-    Nobody in sight says when they run, so nothing is certain not to have happened around them.
+    No resolved code says when they run, so nothing is certain not to have happened around them.
     """
     about = machine.trace
     nothing = Trace("", about.source, machine.memory, about.files, about.target)
@@ -201,7 +203,7 @@ def _closures(machine: Machine, module: Namespace, reached: Reached) -> Iterator
 def _begin(machine: Machine, source: Source) -> tuple[Namespace, Trace]:
     project = machine.project
     trace = Trace("__main__", source, machine.memory, project.files, project.target)
-    launch = project.told.launch(os.path.abspath(source.path)) if project.told.launched else None
+    launch = project.hints.launch(os.path.abspath(source.path)) if project.hints.launched else None
     trace.launches = () if launch is None else (launch,)
     machine.trace = trace
     return namespace(machine, project.path_of(source), _module_name(source)), trace
@@ -290,6 +292,7 @@ def _entry(
     )  # a worker that shards and trains is a program of its own
     machine.ration = machine.project.budget.ration(usual, interest=machine.interest)
     machine.run_bodies = set()
+    machine.earlier.clear()
     for kept in (machine.idle, machine.gave, machine.telling, machine.forwards, machine.hooks):
         kept.clear()
     if module.scope is None:
@@ -330,7 +333,9 @@ def _live(machine: Machine, cls: Class, methods: list[Function]) -> None:
     A private method that the class calls is left to those calls, as long as the run gets to them: on its own it
     would run under no condition. The hooks that a framework calls in a known order run in it, as one stage. Half of the ration is
     there for each method, whatever those before it took, until all together have used it up; from
-    then on only the methods themselves run, not what they call.
+    then on only the methods themselves run, not what they call. A method that comes to nothing but a ``raise`` before it
+    shards or trains, because what it needs is given by a method further down, perhaps to another object, runs again when
+    all have run.
     """
     machine.steps = before = 0
     machine.looked.update(c.node for c in lineage(cls) if isinstance(c, Class))
@@ -339,10 +344,11 @@ def _live(machine: Machine, cls: Class, methods: list[Function]) -> None:
     names = {f.name: f for f in every}
     todo = [f for f in every if names[f.name] is f or f in methods]
     hooks = [names[name] for name in hooks_of(cls) if name in names]
-    others = [f for f in todo if f not in hooks]
+    others = those_that_fill_first(cls, [f for f in todo if f not in hooks])
     others.sort(key=lambda f: _is_called_by_its_class(cls, f))
-    for stage, function in enumerate([*hooks, *others], 1):
-        if function.node in machine.run_bodies:
+    todo, late = [*hooks, *others], set[Function]()
+    for stage, function in enumerate(todo, 1):
+        if function.node in machine.run_bodies and function not in late:
             continue
         if mocks(function) or (
             machine.trace.cut is None and _is_called_by_its_class(cls, function)
@@ -355,8 +361,21 @@ def _live(machine: Machine, cls: Class, methods: list[Function]) -> None:
         machine.steps = kept if machine.ration.covers(before + kept) else machine.ration.steps
         bound = 0 if function.kind == "staticmethod" else 1
         first: tuple[Value, ...] = (me,) if function.kind == "" else (cls,)
+        machine.barred.clear()
+        done = len(machine.trace.events)
         _run_stranger(machine, function, first if bound else ())
+        if (
+            machine.barred
+            and function not in late
+            and not any(isinstance(one, _LASTING) for one in machine.trace.events[done:])
+        ):  # the list grows: once more behind all others
+            late.add(function)
+            todo.append(function)
     machine.stage = 0
+
+
+_LASTING = (Sharded, Wrapping, Stepped, Backward)
+"""What is not done twice: a method that came so far before it raised does not run again."""
 
 
 def _is_called_by_its_class(cls: Class, function: Function) -> bool:
@@ -388,7 +407,7 @@ def _see(machine: Machine, function: Function) -> None:
 
 
 def _run_stranger(machine: Machine, function: Function, first: tuple[Value, ...] = ()) -> None:
-    """Run a function with arguments of unknown origin; what it returns goes out of sight."""
+    """Run a function with arguments of unknown origin; what it returns escapes."""
     from fsdp2lint.interpret.functions import Generator, generate
 
     here = machine.here

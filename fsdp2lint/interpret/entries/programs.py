@@ -123,7 +123,7 @@ def trains(source: Source) -> bool:
 def workers_first(source: Source) -> tuple[bool, bool, int]:
     """Sorts the files whose functions and classes run as no program has reached them.
 
-    First those that shard and train, nearest to the root: their classes are workers that something out of sight
+    First those that shard and train, nearest to the root: their classes are workers that unresolved code
     starts. Tests and copies of torch come last: with what is theirs they would use up what all share.
     """
     aside = is_second_rate(source.path) or copied_from_torch(source.path) != ""
@@ -171,7 +171,7 @@ class _Training:
         return self._imports[path]
 
     def _functions(self, path: str) -> frozenset[str]:
-        """The names of the functions of a file in which a part of the training stands; "" for the module."""
+        """The names of the functions of a file in which a part of the training is; "" for the module."""
         if path not in self._trains:
             source = self._project.passed_through(path)
             self._trains[path] = (
@@ -181,7 +181,7 @@ class _Training:
 
 
 def _functions_with(words: re.Pattern[str], text: str) -> frozenset[str]:
-    """The names of the functions of a text in which one of these words stands."""
+    """The names of the functions of a text in which one of these words is."""
     found, heads, at = set(), [""], 0
     for match in words.finditer(text):
         heads += _HEAD.findall(text, at, match.start())

@@ -6,7 +6,7 @@ walked twice, so that its second round sees what the first left behind. A call o
 entered, with a depth and a step budget; what lies beyond the budget makes the trace *truncated*. A
 value that is handed to code that cannot be followed *escapes*. Code that Python cannot reach (after
 ``return``, under ``if False``) is walked too, so that every call is seen, but writes nothing down.
-Whoever asks "did this never happen?" gets no for an answer wherever something was out of sight.
+Whoever asks "did this never happen?" gets no for an answer wherever something was unresolved.
 """
 
 from __future__ import annotations
@@ -86,6 +86,9 @@ Body = tuple[cst.CSTNode, Scope]
 Kept = tuple[Function, tuple[Value, ...], tuple[tuple[str, Value], ...]]
 """A function that keeps its results, and the arguments of a call."""
 
+Asked = tuple[Callable[..., bool], cst.CSTNode, tuple[object, ...]]
+"""A question about a function or a class, and what else it is given."""
+
 MAX_CALL_DEPTH = 28
 """Calls nested deeper than this are not entered."""
 
@@ -108,8 +111,8 @@ MAX_RECEIVERS = 3
 """A method that runs already is entered for objects of so many other classes."""
 
 
-def _is_told_when_escaped(value: Value) -> bool:
-    """Whether the trace says that a value went out of sight: an object, or a part of a model, with which that goes."""
+def _is_recorded_when_escaped(value: Value) -> bool:
+    """Whether the trace says that a value escaped: an object, or a part of a model, with which that goes."""
     while type(value) is Part:
         value = value.owner
         if isinstance(value, Module):
@@ -118,7 +121,7 @@ def _is_told_when_escaped(value: Value) -> bool:
 
 
 _NO_DEEDS = (Augmented, Called, Exited, Filled, Iterated, Operated, Placed)
-"""Events that say what stands at a place, not that something was done to a model: who has seen one there often has seen
+"""Events that say what is at a place, not that something was done to a model: who has seen one there often has seen
 it."""
 
 _CONSTANTS = (Class, External, Literal)
@@ -150,7 +153,7 @@ def _is_no_deed(event: Event) -> bool:
     """Whether nothing was done but to call something, to compute, or to give away a list, a dictionary or an object of a
     library that is no model.
 
-    What these hold was told of, if it is more than settings.
+    What these hold is reported, if it is more than settings.
     """
     if not isinstance(event, Escaped):
         return isinstance(event, _NO_DEEDS)
@@ -206,13 +209,15 @@ class Machine:
         self.idle: dict[Body, int] = {}
         """How often bodies of functions have run in which nothing happened but calls, and nothing was stored."""
         self.placed: set[Value] = set()
-        """The objects that were told their place among the ranks by constants."""
+        """The objects that got their place among the ranks as constants."""
         self.gave: dict[Body, Value] = {}
         """What each of them gave the last time."""
         self.telling: dict[Body, dict[Given, tuple[Guards, Value]]] = {}
         """Those of them that tell one rank from another, or give constants for constants: what they gave, by their
         arguments, and under which guards.
         """
+        self.earlier: dict[instances.Making, instances.Earlier] = {}
+        """Objects of data of the project's classes, by the arguments of which they were made."""
         self.forwards: dict[tuple[Instance, cst.CSTNode], tuple[int, Value]] = {}
         """How often the ``forward`` of models ran, and what it gave, by the call that ran it."""
         self.lives = 0
@@ -221,7 +226,7 @@ class Machine:
         self.call_path: tuple[Site, ...] = ()
         self.running: tuple[Function, ...] = ()
         self.escaped: dict[Value, list[Guards]] = {}
-        """Under which conditions what is out of sight has gone there: those that are told."""
+        """Under which conditions values escaped, of those whose escape is reported."""
         self.within: tuple[Value, ...] = ()
         self.modules_known: set[Value] = set()
         self.namespaces: dict[str, Namespace] = {}
@@ -243,8 +248,12 @@ class Machine:
         self.commands: dict[Value, list[Function]] = {}
         """Functions that were registered with an object by a decorator of it: ``@app.command()``."""
         self.run_bodies: set[cst.CSTNode] = set()
+        self.barred: set[cst.CSTNode] = set()
+        """The functions that got no further than to a ``raise`` under a test, as where an object is not filled yet."""
         self.looked: set[cst.CSTNode] = set()
         """The functions and classes of the project whose bodies mattered for any of its traces."""
+        self.answers: dict[Asked, bool] = {}
+        """What was asked of functions and classes of which nothing else mattered, with the answers."""
         self._sites: dict[cst.CSTNode, Site] = {}
         self._externals: dict[str, External] = {}
         self._literals: dict[tuple[type, object], Literal] = {}
@@ -287,14 +296,14 @@ class Machine:
             self.trace.add(event)
 
     def escape(self, value: Value, site: Site, to: str) -> None:
-        """``value`` goes out of sight: code that cannot be followed gets hold of it."""
+        """``value`` escapes: code that cannot be followed gets hold of it."""
         if isinstance(value, (Literal, External)) or self.here.impossible:
             return
         every = value.options if isinstance(value, Either) else ((ALWAYS, value),)
-        told = [(guards, one) for guards, one in every if _is_told_when_escaped(one)]
+        recorded = [(guards, one) for guards, one in every if _is_recorded_when_escaped(one)]
         self.memory.escape(value)
         here = self.here
-        for guards, one in told:
+        for guards, one in recorded:
             self.here = here.and_(guards)
             known = self.escaped.setdefault(one, [])
             if not any(map(self.here.implies, known)):
@@ -306,6 +315,13 @@ class Machine:
     def choices(self) -> tuple[str, ...]:
         """The paths of the modules that the program could name."""
         return tuple(dict.fromkeys(path for others in self.others.values() for path in others))
+
+    def ask(self, question: Callable[..., bool], node: cst.CSTNode, *given: object) -> bool:
+        """The answer to a question about the text of a function or a class, on which the run depends, not on the text."""
+        key = question, node, given
+        if key not in self.answers:
+            self.answers[key] = question(node, *given)
+        return self.answers[key]
 
     # -- making values -------------------------------------------------------------------------
 
@@ -412,7 +428,7 @@ class Machine:
         return value
 
     def life(self, cls: Class, name: str) -> Instance:
-        """An instance of a class that nobody in sight makes."""
+        """An instance of a class that no resolved code makes."""
         return instances.life(self, cls, name)
 
     def run(self, block: Sequence[cst.CSTNode]) -> None:
@@ -457,7 +473,7 @@ class Machine:
     def enter_forward(
         self, module: Value, args: Sequence[Value], keywords: dict[str, Value], site: Site
     ) -> Value:
-        """Run the ``forward`` of a project class; an unknown value when it has none in sight."""
+        """Run the ``forward`` of a project class; an unknown value when it has none that is resolved."""
         return calls.enter_forward(self, module, tuple(args), keywords, site)
 
     # -- running bodies ------------------------------------------------------------------------

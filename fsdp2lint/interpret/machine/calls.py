@@ -21,11 +21,12 @@ from fsdp2lint.meanings.frameworks.recipes import (
 )
 from fsdp2lint.meanings.fsdp1 import FSDP1
 from fsdp2lint.meanings.libraries import library_method
-from fsdp2lint.meanings.project_knowledge import told_of
+from fsdp2lint.meanings.project_knowledge import hinted_meaning
 from fsdp2lint.meanings.registry import METHODS
 from fsdp2lint.meanings.results import choices, listed
 from fsdp2lint.model.events import Called, Forward, Returned
 from fsdp2lint.model.memory import GIVEN, MADE
+from fsdp2lint.model.trace import options
 from fsdp2lint.model.values import (
     Bound,
     Class,
@@ -103,10 +104,10 @@ def call(
     given = Given(args, keywords, site, open_)
     if isinstance(target, Either):
         return machine.spread(target, lambda one: call(machine, one, *given))
-    told = told_of(machine.project.told, target)
-    if told is not None:
+    hints = hinted_meaning(machine.project.hints, target)
+    if hints is not None:
         what = given.asked_of(machine, target.words())
-        result = told(what)
+        result = hints(what)
         _called(machine, what.name, None, what, result)
         return result
     if isinstance(target, Function):
@@ -210,6 +211,10 @@ def _call_external(machine: Machine, target: External, given: Given) -> Value:
         dotted = str(first.value)
         name = dotted.lstrip(".")
         return module_named(machine, name, len(dotted) - len(name))
+    if target.name == "importlib.import_module" and isinstance(first, Either):
+        return machine.spread(
+            first, lambda one: _call_external(machine, target, given.instead(first, one))
+        )
     if target.name == "importlib.import_module" and first is not None:
         like = module_like(machine, first)
         if like is not None:
@@ -253,6 +258,9 @@ def _call_method(
     else:
         result = library_method(what) or _as_said(machine, receiver, name, unseen(what))
     _called(machine, f".{name}", receiver, what, result)
+    if name in ("error", "exit") and isinstance(receiver, Instance):
+        if receiver.cls is machine.external("argparse.ArgumentParser"):
+            _leave_program(machine, name, given.site)
     return result
 
 
@@ -270,6 +278,10 @@ def _called(machine: Machine, name: str, receiver: Value | None, what: Call, res
             machine.moment(what.site), name, receiver, what.args, what.keywords, what.open, result
         )
     )
+    if machine.stage:
+        for made in options(result):
+            if isinstance(made, Instance) and made.born is what.site:
+                machine.memory.begun.setdefault(made, machine.stage)
 
 
 def _super(machine: Machine, args: tuple[Value, ...]) -> Value:

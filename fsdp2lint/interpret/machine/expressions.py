@@ -13,6 +13,7 @@ import libcst as cst
 from fsdp2lint.interpret.handlers import HANDLERS, handles
 from fsdp2lint.interpret.imports import Promise, kept
 from fsdp2lint.meanings.attributes import sliced
+from fsdp2lint.model.memory import entries_of_one
 from fsdp2lint.model.values import (
     Container,
     Either,
@@ -251,11 +252,7 @@ def _unpack_one_of(machine: Machine, value: Either, keywords: dict[str, Value]) 
         entries: dict[str, Value] = {}
         open_ = _unpack(machine, one, entries) or open_
         each.append((guards, entries))
-    for name in dict.fromkeys(name for _, entries in each for name in entries):
-        missing = Unknown(name)
-        found = [(guards, entries.get(name, missing)) for guards, entries in each]
-        same = {entry for _, entry in found}
-        keywords[name] = found[0][1] if len(same) == 1 else Either(tuple(found))
+    keywords |= entries_of_one(each, Unknown)
     return open_
 
 

@@ -128,7 +128,7 @@ def assert_(machine: Machine, node: cst.Assert) -> None:
 
 
 def _known_otherwise(machine: Machine, test: cst.BaseExpression) -> None:
-    """Forget the value of a name that an assertion contradicts: what set it to another is not in sight."""
+    """Forget the value of a name that an assertion contradicts: what set it to another is not resolved."""
     name = test.left if isinstance(test, cst.Comparison) else test
     scope: Scope | None = machine.frame.scope
     if not isinstance(name, cst.Name) or scope is None:
@@ -195,6 +195,7 @@ def if_(machine: Machine, node: cst.If) -> None:
     left: list[tuple[frozenset[Clause] | None, Guards]] = []
     branch: cst.If | cst.Else | None = node
     refused: frozenset[Clause] | None = frozenset()
+    needed = isinstance(node.orelse, cst.Else) and _raises(node.orelse.body)
     while branch is not None:
         machine.here = base.also(refused) if refused is not None else NEVER
         if isinstance(branch, cst.Else):
@@ -207,7 +208,10 @@ def if_(machine: Machine, node: cst.If) -> None:
         above = refused
         taken, other = conditions.sides(machine, test, site)
         standing = None if above is None or taken is None else above | taken
-        machine.here = base.also(standing) if standing is not None else NEVER
+        fatal = needed and not machine.catching
+        machine.here = (
+            NEVER if standing is None else base.also(standing, survived=needed, fatal=fatal)
+        )
         run_body(machine, branch.body)
         left.append((standing, machine.here))
         refused = None if above is None or other is None else above | other
@@ -215,6 +219,14 @@ def if_(machine: Machine, node: cst.If) -> None:
     if refused is not None:
         left.append((refused, base.also(refused)))
     machine.here = conditions.joined(base, left, fatal=not machine.catching)
+
+
+def _raises(body: cst.BaseSuite) -> bool:
+    """Whether a block ends in ``raise``: what else would run is nobody's choice then."""
+    last = body.body[-1] if body.body else None
+    if isinstance(last, cst.SimpleStatementLine) and last.body:
+        last = last.body[-1]
+    return isinstance(last, cst.Raise)
 
 
 @handles(cst.Match)
@@ -242,7 +254,7 @@ def with_(machine: Machine, node: cst.With) -> None:
 
 @handles(cst.Try, cst.TryStar)
 def try_(machine: Machine, node: cst.Try | cst.TryStar) -> None:
-    """The body may stop anywhere: each handler stands under a guard of its own ("it was raised")."""
+    """The body may stop anywhere: each handler is under a guard of its own ("it was raised")."""
     base = machine.here
     raised = _raised(machine, node)
     catching = any(map(_swallows, node.handlers))

@@ -76,7 +76,7 @@ def _run_around(
 ) -> None:
     """A ``@contextmanager`` of the project: the body runs in place of a ``yield`` that can be reached.
 
-    One ``yield`` is reached whichever way the tests before it come out: where none of them stands in a ``with``
+    One ``yield`` is reached whichever way the tests before it come out: where none of them is in a ``with``
     of its own, the body does not depend on which. Else it runs for each, as some branches of a choice.
     """
     start = machine.here
@@ -108,7 +108,7 @@ def _run_around(
 
 
 def _yields_within(function: cst.CSTNode) -> bool:
-    """Whether a ``yield`` of a generator stands in a ``with``."""
+    """Whether a ``yield`` of a generator is in a ``with``."""
     return any(
         isinstance(inner, cst.Yield)
         for node in walk(function, into=False)

@@ -1,4 +1,4 @@
-"""``match``: each case stands under the guard that its pattern fits and no earlier one did."""
+"""``match``: each case is under the guard that its pattern fits and no earlier one did."""
 
 from __future__ import annotations
 

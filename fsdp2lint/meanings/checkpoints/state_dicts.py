@@ -32,6 +32,7 @@ from fsdp2lint.model.values import (
     Super,
     Value,
     Wrapped,
+    wrappers_around,
 )
 
 _HELPERS = "torch.distributed.checkpoint.state_dict."
@@ -75,11 +76,7 @@ def _has_state(call: Call, value: Value) -> bool:
 
 
 def _fsdp1_inside(value: Value) -> bool:
-    while isinstance(value, Wrapped):
-        if value.by == "fsdp1":
-            return True
-        value = value.of
-    return False
+    return any(one.by == "fsdp1" for one in wrappers_around(value))
 
 
 @method("load_state_dict")

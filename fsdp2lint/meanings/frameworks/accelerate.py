@@ -205,8 +205,8 @@ def _overruled(call: Call, owner: Value | None, by: str, known: Launch, names: s
 
 def launch(call: Call) -> Launch | None:
     """How settings around this program launch it with FSDP."""
-    told = call.machine.project.told
-    return told.launch(os.path.abspath(call.machine.trace.source.path)) if told.launched else None
+    hints = call.machine.project.hints
+    return hints.launch(os.path.abspath(call.machine.trace.source.path)) if hints.launched else None
 
 
 def launched_version(call: Call) -> int | None:
@@ -216,7 +216,7 @@ def launched_version(call: Call) -> int | None:
 
 
 def is_left_open(value: Value | None) -> bool:
-    """Whether the script does not say a setting, or not in sight."""
+    """Whether no resolved code says a setting."""
     return value is None or isinstance(value, Part | Unknown)
 
 
@@ -391,7 +391,7 @@ def accelerate_collective(call: Call) -> Value | None:
 
 
 def _is_accelerator(call: Call) -> bool:
-    """Built in sight, or not known: no other library has methods of these names."""
+    """Built by resolved code, or not known: no other library has methods of these names."""
     return made_by(call.receiver, _ACCELERATE) or isinstance(call.receiver, Unknown | Part)
 
 

@@ -4,7 +4,7 @@ Sources: lightning/fabric/fabric.py, lightning/fabric/wrappers.py and
 lightning/fabric/strategies/{strategy,model_parallel}.py (2.6).
 
 ``ModelParallelStrategy`` is Lightning's FSDP2: setting a module up calls the script's own ``parallelize_fn`` with
-it, and an optimizer keeps the parameters that it was built over. What other strategies do is not told here.
+it, and an optimizer keeps the parameters that it was built over. What other strategies do is not known here.
 """
 
 from __future__ import annotations

@@ -152,7 +152,7 @@ def _refuse_undefined(call: Call, module: Value) -> None:
 
 
 def _hook(call: Call, module: Value, name: str) -> Value:
-    """What a hook returns; None when the module has no such method in sight."""
+    """What a hook returns; None when the module has no such method that is resolved."""
     hook = call.machine.method(module, name)
     if hook is None:
         return nothing(call)

@@ -35,7 +35,7 @@ _FRAMEWORKS = (
 
 @family("")
 def framework_object(call: Call) -> Value | None:
-    """Objects of a framework; models and optimizers among their arguments go out of sight.
+    """Objects of a framework; models and optimizers among their arguments escape.
 
     Asked last: whatever else is known of a class comes first.
     """
@@ -88,9 +88,9 @@ def _layer(call: Call, one: Value) -> str:
 
 
 def shard(call: Call, model: Value | None, *, again: bool = True, offload: bool = False) -> bool:
-    """``fully_shard`` by code out of sight: of the model for certain, of parts of it perhaps.
+    """``fully_shard`` by unresolved code: of the model for certain, of parts of it perhaps.
 
-    The model goes out of sight too. Without ``again`` a model that is sharded already is left alone, as
+    The model escapes too. Without ``again`` a model that is sharded already is left alone, as
     accelerate does. False when there is no model.
     """
     found = False

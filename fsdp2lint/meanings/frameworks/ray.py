@@ -26,7 +26,7 @@ _TORCH = "ray.train.torch."
 
 @calls(*_TRAINERS)
 def trainer(call: Call) -> Value | None:
-    """``TorchTrainer(train_loop_per_worker, train_loop_config=…)`` is told what to run; it runs it in ``fit``."""
+    """``TorchTrainer(train_loop_per_worker, train_loop_config=…)`` gets what to run, and runs it in ``fit``."""
     made = instance(call, _TRAINERS[0])
     if call.args:
         made.keep(".train_loop_per_worker", call.args[0])
@@ -127,7 +127,7 @@ def worker_rank(call: Call) -> Value | None:
 
 @calls(f"{_TORCH}prepare_model")
 def prepare_model(call: Call) -> Value | None:
-    """Moves the model and wraps it by ``parallel_strategy``: in DDP unless told otherwise, in FSDP1 for "fsdp",
+    """Moves the model and wraps it by ``parallel_strategy``: in DDP by default, in FSDP1 for "fsdp",
     not at all for None.
     """
     model, strategy = call.get(0, "model"), call.get(2, "parallel_strategy")

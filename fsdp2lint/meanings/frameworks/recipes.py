@@ -49,7 +49,7 @@ def hydra_main(call: Call) -> Value | None:
 
 
 def handed_to(machine: Machine, function: Function, site: Site) -> Value | None:
-    """The recipe that a decorator hands to a function of the script; None where none is in sight."""
+    """The recipe that a decorator hands to a function of the script; None where none is resolved."""
     for decorator in function.decorators:
         if isinstance(decorator, External) and decorator.name == _PARSE:
             return _launched(machine, site)
@@ -171,7 +171,7 @@ def instantiate_of_nemo(call: Call) -> Value | None:
 
 @calls("hydra.utils.get_class", "hydra.utils.get_object", "hydra.utils.get_method")
 def get_object(call: Call) -> Value | None:
-    """What a path names that stands in a recipe."""
+    """What a path names that is in a recipe."""
     said = call.get(0, "path")
     if isinstance(said, Part) and _is_settings(said.owner):
         said = call.machine.memory.read(said.owner, said.key, call.machine.here)

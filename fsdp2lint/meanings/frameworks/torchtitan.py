@@ -1,6 +1,6 @@
 """torchtitan: what it does to models, optimizers and checkpoints where a script uses it as a library.
 
-Sources: torchtitan/models/*/infra/parallelize.py, torchtitan/distributed/{fsdp,utils}.py,
+Sources: torchtitan/models/*/infra/parallelize.py, torchtitan/distributed/{fsdp,utils}.py, torchtitan/tools/profiling.py,
 torchtitan/components/{optimizer,lr_scheduler,checkpoint}.py (2025) and where these lie since: functions move from
 module to module and keep their names.
 """
@@ -12,7 +12,7 @@ from fsdp2lint.meanings.families import family, last
 from fsdp2lint.meanings.frameworks.objects import shard
 from fsdp2lint.meanings.optim import note_use
 from fsdp2lint.meanings.registry import method
-from fsdp2lint.meanings.results import choices, fresh, instance, is_a, listed, nothing
+from fsdp2lint.meanings.results import choices, context, fresh, instance, is_a, listed, nothing
 from fsdp2lint.model.events import Clipped, Collective, OptimizerBuilt, Wrapping
 from fsdp2lint.model.values import Literal, Optimizer, Parameters, Value
 
@@ -91,6 +91,12 @@ def utility(call: Call) -> Value | None:
         return fresh(call)
     quiet = ("dist_", "get_", "set_", "create_", "check_", "init_", "maybe_")
     return fresh(call) if name.startswith(quiet) else None
+
+
+@family("torchtitan.tools.profiling.")
+def profiler(call: Call) -> Value | None:
+    """``with maybe_enable_profiling(…) as profiler``: times what runs in it."""
+    return context(call) if last(call.name).startswith("maybe_") else None
 
 
 @method("save", "load")

@@ -40,7 +40,7 @@ def prepare_heads(call: Call) -> Value | None:
 def shard_model(call: Call) -> Value | None:
     """``fully_shard`` on the layers that pass the conditions, then on the model.
 
-    Which layers these are is not known: the model goes out of sight.
+    Which layers these are is not known: the model escapes.
     """
     return nothing(call) if shard(call, call.get(0, "model")) else None
 

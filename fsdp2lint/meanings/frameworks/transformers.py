@@ -201,7 +201,7 @@ def is_sharded_type(value: object) -> bool:
 
 
 def _kept(call: Call) -> dict[str, Value]:
-    """What a trainer is given, by name; all but the arguments of the training go out of sight."""
+    """What a trainer is given, by name; all but the arguments of the training escape."""
     for value in (*call.args, *call.keywords.values()):
         if not made_by(value, *_HOMES):
             call.escape(value)
@@ -272,7 +272,8 @@ def version(call: Call, trainer: Value | None) -> int | None:
         return launched_version(call)  # of a file that the script names
     said = configured(call, args, "version")
     if said is None:
-        default = call.machine.project.told.trainer_version
+        machine = call.machine
+        default = machine.project.hints.trainer_version_of(machine.trace.source.path)
         return default if launched_version(call) in (None, default) else None
     return said if isinstance(said, int) else None
 

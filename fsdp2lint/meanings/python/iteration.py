@@ -6,10 +6,12 @@ Generators of parameters stay generators through ``filter`` and ``chain``; ``lis
 
 from __future__ import annotations
 
+from fsdp2lint.interpret.displays import spread_into
 from fsdp2lint.interpret.functions import Generator
 from fsdp2lint.meanings.call import Call
 from fsdp2lint.meanings.registry import calls
 from fsdp2lint.meanings.results import each_choice, exact, fresh
+from fsdp2lint.model.trace import options
 from fsdp2lint.model.values import Container, Literal, Parameters, Value
 
 _KINDS = {
@@ -97,10 +99,9 @@ def dictionary(call: Call) -> Value | None:
 
 def _add_entries(call: Call, made: Container, given: Value) -> None:
     memory, here = call.machine.memory, call.machine.here
-    if isinstance(given, Container) and given.kind == "dict":
-        made.open = made.open or given.open
-        for key, value in list(memory.entries(given, here)):
-            memory.write(made, key, here, value)
+    one = next(iter(options(given)))
+    if isinstance(one, Container) and one.kind == "dict":
+        spread_into(call.machine, made, given)
         return
     made.open = True
     for entry in call.items(given) if isinstance(given, Container) else ():

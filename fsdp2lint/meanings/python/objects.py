@@ -40,6 +40,11 @@ def getattr_(call: Call) -> Value | None:
     value, name = call.get(0), call.get(1)
     if value is None or name is None or call.name != "builtins.getattr":
         return None
+    return call.machine.spread(name, lambda one: _attribute(call, value, one))
+
+
+def _attribute(call: Call, value: Value, name: Value) -> Value:
+    """The attribute of a value by one name."""
     known = text(name)
     if known is not None:
         default = call.get(2, "default")

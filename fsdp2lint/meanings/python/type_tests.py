@@ -1,4 +1,4 @@
-"""``isinstance``, ``issubclass`` and ``hasattr``: known where the class is in sight, else tests that correlate."""
+"""``isinstance``, ``issubclass`` and ``hasattr``: known where the class is resolved, else tests that correlate."""
 
 from __future__ import annotations
 
@@ -35,6 +35,12 @@ _BATCH_NORMS = frozenset(
 """Classes that derive from ``torch.nn.modules.batchnorm._BatchNorm`` (torch/nn/modules/batchnorm.py)."""
 
 _CONTAINERS = frozenset(f"torch.nn.{name}" for name in ("ModuleDict", "ModuleList", "Sequential"))
+
+_LAYERS = frozenset(
+    f"torch.nn.{name}"
+    for name in "Bilinear Conv1d Conv2d Conv3d Dropout Embedding GELU GroupNorm LayerNorm Linear RMSNorm ReLU SiLU".split()
+)
+"""Layers that derive from no other layer, and none of these and of the lists from them (torch/nn/modules/*.py)."""
 
 _SINGLE_LAYERS = frozenset(
     (
@@ -160,7 +166,7 @@ def _is_container(value: Container, wanted: External | Class) -> bool | None:
 
 
 def _derives(cls: Value, wanted: Value) -> bool | None:
-    """Whether ``cls`` is ``wanted`` or one of its bases is; None when a base is out of sight."""
+    """Whether ``cls`` is ``wanted`` or one of its bases is; None when a base is unresolved."""
     certain = True
     todo, seen = [cls], set()
     while todo:
@@ -198,11 +204,18 @@ def _is_layer(cls: External) -> bool:
 
 
 def _has_known_bases(cls: External, wanted: Value) -> bool:
-    """Classes of ``torch.nn`` derive from no class of the project and no wrapper; only few derive from another layer."""
+    """Classes of ``torch.nn`` derive from no class of the project and no wrapper; only few derive from another layer.
+
+    What is called a mixin is neither a layer nor a wrapper: ``PyTorchModelHubMixin``.
+    """
     if cls.name in _NO_WRAPPERS:
         return True
     if isinstance(wanted, External) and wanted.name in _WRAPPER_CLASSES:
-        return _is_layer(cls)
+        return _is_layer(cls) or cls.name.endswith("Mixin")
+    if isinstance(wanted, External) and wanted.name in _LAYERS:
+        if cls.name.endswith("Mixin"):
+            return True
+        return cls.name in _LAYERS or cls.name in _CONTAINERS or cls.name in _BATCH_NORMS
     return _is_layer(cls) and isinstance(wanted, Class)
 
 

@@ -7,12 +7,13 @@ memory; initialisation, moves to a device and loading then do nothing. Buffers a
 from __future__ import annotations
 
 import weakref
+from itertools import count
 from typing import Any
 
 import torch
 from torch import nn
 from torch.distributed.checkpoint import state_dict, state_dict_loader
-from torch.distributed.fsdp import _init_utils
+from torch.distributed.fsdp import FSDPModule, UnshardHandle, _init_utils
 from torch.nn.modules.module import _IncompatibleKeys
 from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
@@ -39,12 +40,17 @@ def install() -> None:
     for name in ("set_model_state_dict", "set_optimizer_state_dict", "set_state_dict"):
         wrap_everywhere(state_dict, name, lambda _: lambda *__, **___: _IncompatibleKeys([], []))
     wrap_everywhere(state_dict_loader, "load", lambda _: lambda *__, **___: None)
+    for name in ("unshard", "reshard"):  # nothing is there to gather
+        wrap(FSDPModule, name, lambda _: lambda *__, **___: _Gathered())
     mode: Any = _StaysMeta()
     mode.__enter__()
     # FSDP1 would give memory to a meta module, and takes no meta tensors for those of its device
     utils: Any = _init_utils
     utils._need_to_materialize_module = lambda *_: (False, False)
     utils._get_compute_device = lambda *_: torch.device("cpu")
+
+
+_ADDRESSES = count(1)
 
 
 def _hollow(
@@ -57,8 +63,17 @@ def _hollow(
     empty = torch.empty_strided(param.size(), param.stride(), dtype=param.dtype, device="meta")
     hollow = nn.Parameter(empty, requires_grad=param.requires_grad)
     vars(hollow).update(vars(param))
+    address = next(_ADDRESSES)  # by which accelerate finds an optimizer's parameters again
+    hollow.data_ptr = lambda: address  # type: ignore[method-assign]
     hollowed[id(param)] = (weakref.ref(param), hollow)
     return hollow
+
+
+class _Gathered(UnshardHandle):
+    """What an asynchronous ``unshard`` returns."""
+
+    def wait(self) -> None:
+        """Nothing comes."""
 
 
 class _StaysMeta(TorchFunctionMode):

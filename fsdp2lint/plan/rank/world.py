@@ -26,6 +26,8 @@ def install() -> None:
     wrap_everywhere(distributed_c10d, "new_group", _new_group)
     for name, answer in _OBJECTS.items():
         wrap_everywhere(distributed_c10d, name, partial(_instead, answer))
+    groups: Any = distributed_c10d.ProcessGroup
+    groups.monitored_barrier = _nothing  # which Fabric calls on the group itself
     wrap(DistributedDataParallel, "__init__", _ddp)
     # FSDP1 takes the devices of a node for the shard group of a hybrid strategy
     torch.cpu.device_count = lambda: int(os.environ["LOCAL_WORLD_SIZE"])

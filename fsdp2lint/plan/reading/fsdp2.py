@@ -32,7 +32,7 @@ def units(model: nn.Module) -> Iterator[tuple[Unit, dict[int, list[str]]]]:
         if id(state) in seen:
             continue
         seen.add(id(state))
-        for group in _groups(state):
+        for group in groups_of(state):
             fqns = [_fqn(param, by_module) for param in group.fsdp_params]
             # torch 2.7 keeps every root after its forward; later releases when nothing is said
             kept = state is root and bool(getattr(state, "_auto_reshard_after_forward", True))
@@ -40,7 +40,7 @@ def units(model: nn.Module) -> Iterator[tuple[Unit, dict[int, list[str]]]]:
             yield _unit(title, group, fqns, kept), _held(group, fqns)
 
 
-def _groups(state: Any) -> list[Any]:
+def groups_of(state: Any) -> list[Any]:
     """The groups of one call; before PyTorch 2.13 there is at most one."""
     if hasattr(state, "_fsdp_param_groups"):
         return list(state._fsdp_param_groups)
@@ -48,7 +48,7 @@ def _groups(state: Any) -> list[Any]:
 
 
 def _held(group: Any, fqns: list[str]) -> dict[int, list[str]]:
-    """Both the tensor that was made by sharding and the one that stands in the module now."""
+    """Both the tensor that was made by sharding and the one that is in the module now."""
     held = {}
     for param, fqn in zip(group.fsdp_params, fqns, strict=True):
         info = param._module_info

@@ -77,7 +77,7 @@ def compare_printed(texts: Iterable[Text], rtol: float, noise: Noise) -> Compare
         early = [one for one in apart if one.before.early and one.after is not None]
         compared.count += len(text.before)
         compared.identical += len(text.before) - len(apart)
-        compared.notes += [f"before the first loss, {_told(text, one)}" for one in early[:1]]
+        compared.notes += [f"before the first loss, {_both_texts(text, one)}" for one in early[:1]]
         _say(compared, "printed", text, [one for one in apart if one not in early])
     compared.differences = compared.differences[:1]
     return compared
@@ -123,7 +123,7 @@ def compare_files(
     for text in written(works, known):
         apart = text.apart(rtol, noise)
         settled = [(one, why) for one in apart if (why := _expected(text, one, ranks, resumed))]
-        compared.notes += [f"{_told(text, one)}, as expected: {why}" for one, why in settled]
+        compared.notes += [f"{_both_texts(text, one)}, as expected: {why}" for one, why in settled]
         _say(compared, "file", text, [one for one in apart if one not in dict(settled)])
     if more := sorted(set(new) - {partner for _, partner in paired}):
         shown = f" and {len(more) - 1} more" if len(more) > 1 else ""
@@ -216,7 +216,7 @@ def _say(compared: Compared, kind: Kind, text: Text, apart: Sequence[Apart]) -> 
         first = apart[0]
         difference = Difference(
             kind,
-            _told(text, first),
+            _both_texts(text, first),
             first.before.step or None,
             text.rank,
             name=text.where,
@@ -226,7 +226,7 @@ def _say(compared: Compared, kind: Kind, text: Text, apart: Sequence[Apart]) -> 
         compared.differences.append(difference)
 
 
-def _told(text: Text, apart: Apart) -> str:
+def _both_texts(text: Text, apart: Apart) -> str:
     step = f" after step {apart.before.step}" if apart.before.step else ""
     where = f"`{text.where}`" if text.rank is None else f"{text.where} prints"
     old = _short(apart.before.text)

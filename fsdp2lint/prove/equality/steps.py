@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate
 from typing import Literal
 
 import msgspec
@@ -26,6 +27,9 @@ LOOSE = 1e-5
 ADDED = 1e-12
 """Norms are added up here, in double precision and in the order in which parameters are held."""
 
+LIMIT: Literal["limit"] = "limit"
+"""What clipping allows is asked for: no rounding changes it."""
+
 What = Literal["loss", "norm", "rate", "clipping", "limit"]
 _WORDS: dict[What, tuple[Kind, str]] = {
     "loss": ("loss", "loss"),
@@ -36,10 +40,53 @@ _WORDS: dict[What, tuple[Kind, str]] = {
 }
 
 
+Noise = dict[Kind, list[float]]
+"""By what differs and by step: how far two runs of BEFORE are apart that are rounded otherwise, up to this step."""
+
+BEYOND = 4.0
+"""So many times its noise a number may be off: two other runs are apart by as much again."""
+
+
 def compare(
-    before: Sequence[RankReport], after: Sequence[RankReport], rtol: float
+    before: Sequence[RankReport],
+    after: Sequence[RankReport],
+    rtol: float,
+    noise: Noise | None = None,
 ) -> list[Compared]:
     """Everything that ranks report of their steps, in the order of what to look at first."""
+    every = _compared(before, after, rtol)
+    for compared in every:
+        told = [one for one in compared.differences if not _is_noise(one, noise or {})]
+        compared.differences = [_with_lines(one, before, after) for one in _first(told)]
+    return [*every, _companions(before, after, rtol), _numerics(before, after)]
+
+
+def noise(before: Sequence[RankReport], again: Sequence[RankReport]) -> Noise:
+    """How far rounding alone leads in each number of a run."""
+    found: Noise = {}
+    steps = max(len(rank.steps) for rank in before) + 2
+    for compared in _compared(before, again, 0.0):
+        for one in compared.differences:
+            if one.relative is not None and one.step is not None:
+                most = found.setdefault(one.kind, [0.0] * steps)
+                most[one.step] = max(most[one.step], one.relative)
+    return {kind: list(accumulate(most, max)) for kind, most in found.items()}
+
+
+def _is_noise(difference: Difference, noise: Noise) -> bool:
+    most = noise.get(difference.kind)
+    if most is None or difference.relative is None or difference.step is None:
+        return False
+    return (
+        difference.name != LIMIT
+        and difference.relative <= BEYOND * most[min(difference.step, len(most) - 1)]
+    )
+
+
+def _compared(
+    before: Sequence[RankReport], after: Sequence[RankReport], rtol: float
+) -> list[Compared]:
+    """All differences of what belongs to steps."""
     losses, norms, rates = (
         Compared("losses"),
         Compared("gradient norms"),
@@ -64,11 +111,7 @@ def compare(
     clipping.differences += _unclipped(before, after, min(*counts[0], *counts[1]))
     if counts[0] != counts[1]:
         losses.differences.append(_different_numbers(*counts))
-    every = [losses, norms, rates, data, evaluation, gradients, clipping]
-    for compared in every:
-        found = _first(compared.differences)
-        compared.differences = [_with_lines(one, before, after) for one in found]
-    return [*every, _companions(before, after, rtol), _numerics(before, after)]
+    return [losses, norms, rates, data, evaluation, gradients, clipping]
 
 
 def _all(rank: RankReport) -> list[Step]:
@@ -92,9 +135,16 @@ def _gradients(
     step: int,
     rtol: float,
 ) -> None:
-    """The parameter whose gradient differs most, where both programs have gradients of the same names."""
+    """The gradient that differs first, where both programs have gradients of the same names.
+
+    That is the one of the module that runs last, where the backward pass begins; of one module, or where that is not known,
+    the one that differs most.
+    """
     old, new = ([rank.steps[step].gradients for rank in ranks] for ranks in (before, after))
-    names = {name for part in old for name in part} & {name for part in new for name in part}
+    names = _named(old) & _named(new)
+    whole = norm(before, step) or 0.0, norm(after, step) or 0.0
+    if names and relative(*whole) > rtol:  # else one names its parameters otherwise
+        names = _named(old) | _named(new)
     norms = {name: tuple(_norm_of(name, side) for side in (old, new)) for name in sorted(names)}
     largest = max((max(both) for both in norms.values()), default=0.0)
     compared.count += len(norms)
@@ -108,16 +158,27 @@ def _gradients(
     found = {name: distance for name, distance in apart.items() if distance > rtol}
     if not found:
         return
-    worst = max(found, key=lambda name: found[name])
+    order = _order_of_modules(before[0].steps[step])
+    first = max(found, key=lambda name: (order.get(name.rpartition(".")[0], -1), found[name]))
     among = "alone" if len(found) == 1 else f"and {len(found) - 1} others of {len(norms)}"
-    one, other = norms[worst]
+    one, other = norms[first]
     message = (
-        f"the gradient of `{worst}` {among} differs at step {step + 1}: its norm is {one:.6g} in BEFORE "
+        f"the gradient of `{first}` {among} differs at step {step + 1}: its norm is {one:.6g} in BEFORE "
         f"and {other:.6g} in AFTER"
     )
     compared.differences.append(
-        Difference("gradient", message, step + 1, name=worst, relative=found[worst])
+        Difference("gradient", message, step + 1, name=first, relative=max(found.values()))
     )
+
+
+def _order_of_modules(step: Step) -> dict[str, int]:
+    """When each module of the models returns last."""
+    inside = [one.name for call in step.calls if not call.evaluates for one in call.inside]
+    return {name: place for place, name in enumerate(inside)}
+
+
+def _named(parts: Sequence[dict[str, float]]) -> set[str]:
+    return {name for part in parts for name in part}
 
 
 def _norm_of(name: str, parts: Sequence[dict[str, float]]) -> float:
@@ -234,8 +295,8 @@ def _settings(
         else:
             apart = new is None or relative(old, new) > max(rtol, ADDED)
         if apart:
-            shown = "not there" if new is None else _told(new)
-            message = f"`{name}` of {before.kind} on rank {rank} is {_told(old)} in BEFORE and {shown} in AFTER"
+            shown = "not there" if new is None else _text(new)
+            message = f"`{name}` of {before.kind} on rank {rank} is {_text(old)} in BEFORE and {shown} in AFTER"
             difference = Difference("companion", message, rank=rank, name=f"{before.kind}.{name}")
             compared.differences.append(difference)
 
@@ -254,8 +315,14 @@ def _numerics(before: Sequence[RankReport], after: Sequence[RankReport]) -> Comp
 
 
 class _Place:
-    def __init__(self, step: int, rank: int | None, group: int | None = None) -> None:
-        self.step, self.rank, self.group = step, rank, group
+    def __init__(
+        self,
+        step: int,
+        rank: int | None,
+        group: int | None = None,
+        backward: int | None = None,
+    ) -> None:
+        self.step, self.rank, self.group, self.backward = step, rank, group, backward
 
     def __str__(self) -> str:
         rank = "" if self.rank is None else f" on rank {self.rank}"
@@ -271,10 +338,10 @@ def _losses(
             f"BEFORE calls backward {_times(len(before.losses))} on rank {rank} for step {step}, "
             f"AFTER {_times(len(after.losses))}"
         )
-        compared.differences.append(Difference("loss", message, step, rank))
+        compared.differences.append(Difference("loss", message, step, rank, backward=0))
         return
-    for old, new in zip(before.losses, after.losses, strict=True):
-        _number(compared, "loss", old, new, _Place(step, rank), rtol)
+    for number, (old, new) in enumerate(zip(before.losses, after.losses, strict=True)):
+        _number(compared, "loss", old, new, _Place(step, rank, backward=number), rtol)
 
 
 def _rates(
@@ -309,9 +376,18 @@ def _number(
         if apart <= rtol:
             return
     kind, words = _WORDS[what]
-    message = f"the {words}{place} is {_told(before)} in BEFORE and {_told(after)} in AFTER"
+    message = f"the {words}{place} is {_text(before)} in BEFORE and {_text(after)} in AFTER"
+    name = LIMIT if what == LIMIT else ""
     difference = Difference(
-        kind, message, place.step, place.rank, before=before, after=after, relative=apart
+        kind,
+        message,
+        place.step,
+        place.rank,
+        name,
+        before=before,
+        after=after,
+        relative=apart,
+        backward=place.backward,
     )
     compared.differences.append(difference)
 
@@ -325,9 +401,10 @@ def _data(compared: Compared, before: Step, after: Step, place: _Place, rtol: fl
             f"{where} BEFORE gives its models {_amount(old, 'batch', 'batches')}, "
             f"AFTER {_amount(new, 'batch', 'batches')}"
         )
-        compared.differences.append(Difference("data", message, place.step, place.rank))
+        compared.differences.append(Difference("data", message, place.step, place.rank, backward=0))
         return
-    for was, now in zip(old, new, strict=False):
+    for number, (was, now) in enumerate(zip(old, new, strict=False)):
+        place.backward = number * len(before.losses) // len(old)
         _batch(compared, was, now, where, place, rtol)
 
 
@@ -362,7 +439,9 @@ def _batch(
             else f"the model is called {where} with {modes}"
         )
     lines = before.at, after.at
-    compared.differences.append(Difference("data", message, place.step, place.rank, lines=lines))
+    compared.differences.append(
+        Difference("data", message, place.step, place.rank, lines=lines, backward=place.backward)
+    )
 
 
 def _evaluation(compared: Compared, before: Step, after: Step, place: _Place, rtol: float) -> None:
@@ -390,6 +469,7 @@ def _evaluation(compared: Compared, before: Step, after: Step, place: _Place, rt
             compared.differences.append(found)
             continue
         if [d.shape for d in every[0]] != [d.shape for d in every[1]]:
+            apart = None
             message = f"call {number} without gradients {where} has tensors of other shapes"
         else:
             apart = _farthest(*every)
@@ -399,7 +479,10 @@ def _evaluation(compared: Compared, before: Step, after: Step, place: _Place, rt
                 continue
             what = "is given other data" if _farthest(was.given, now.given) > rtol else "differs"
             message = f"call {number} without gradients {where} {what}, by {apart:.2g}"
-        differs = Difference("evaluation", message, place.step, place.rank, lines=(was.at, now.at))
+        lines = was.at, now.at
+        differs = Difference(
+            "evaluation", message, place.step, place.rank, lines=lines, relative=apart
+        )
         compared.differences.append(differs)
 
 
@@ -466,7 +549,7 @@ def _first(found: list[Difference]) -> list[Difference]:
 
 def _with_more(kind: Kind, found: list[Difference]) -> Difference:
     ours = [one for one in found if one.kind == kind]
-    first = min(ours, key=lambda one: (one.step or 0, one.rank or 0))
+    first = min(ours, key=lambda one: (one.step or 0, one.backward or 0, one.rank or 0))
     return msgspec.structs.replace(first, more=len(ours) - 1)
 
 
@@ -482,7 +565,7 @@ def _times(number: int) -> str:
     return {0: "not at all", 1: "once", 2: "twice"}.get(number, f"{number} times")
 
 
-def _told(number: Number | str) -> str:
+def _text(number: Number | str) -> str:
     if isinstance(number, str):
         return number
     return "no finite number" if number is None else f"{number:.9g}"

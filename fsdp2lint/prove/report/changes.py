@@ -33,9 +33,9 @@ def files(diff: str) -> list[str]:
 
 
 def _files(diff: str) -> list[tuple[str, list[str]]]:
-    """Names and hunks; what stands between the hunks of two files is not shown.
+    """Names and hunks; what is between the hunks of two files is not shown.
 
-    Lines are told apart by the counts of their hunk: a removed ``-- x`` looks like the name of a file.
+    The counts of a hunk say which lines are its own: a removed ``-- x`` looks like the name of a file.
     """
     found: list[tuple[str, list[str]]] = []
     left = [0, 0]

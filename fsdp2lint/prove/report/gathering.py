@@ -94,12 +94,12 @@ def _curves(before: Rehearsal, after: Rehearsal | None) -> Iterator[Curve]:
 
 
 def _rates(runs: Sequence[Rehearsal]) -> Iterator[Curve]:
-    """The learning rates of rank 0; groups with the same ones are told once."""
+    """The learning rates of rank 0; groups with the same ones are listed once."""
     sides = [_by_group(run) for run in runs]
-    told = set()
+    reported = set()
     for number, groups in enumerate(zip_longest(*sides, fillvalue=())):
-        if groups not in told and any(groups):
-            told.add(groups)
+        if groups not in reported and any(groups):
+            reported.add(groups)
             yield Curve(f"learning rate of group {number + 1}", *groups)
 
 

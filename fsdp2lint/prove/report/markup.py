@@ -32,7 +32,7 @@ def join(*children: Child) -> Markup:
 
 
 def prose(text: str) -> Markup:
-    """Text in which what stands between backticks is code."""
+    """Text in which what is between backticks is code."""
     parts = text.split("`")
     if len(parts) % 2 == 0:
         return join(text)

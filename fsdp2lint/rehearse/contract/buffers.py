@@ -1,7 +1,7 @@
 """Buffers are the same on all ranks: where nothing changes them (FSDP232), and after training (FSDP261).
 
 ``fully_shard`` moves buffers and neither shards nor broadcasts them. Those that training changes, as running
-statistics, are each rank's own; that a checkpoint then keeps those of one rank is told as a doubt (FSDP261).
+statistics, are each rank's own; that a checkpoint then keeps those of one rank is reported as a doubt (FSDP261).
 """
 
 from __future__ import annotations

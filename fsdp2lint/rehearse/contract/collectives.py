@@ -47,13 +47,13 @@ def across(ranks: Sequence[RankReport]) -> Iterator[Violation]:
 
 def _code(rank: RankReport, otherwise: str) -> str:
     for frame in reversed(rank.frames):
-        code = _told_by(frame)
+        code = _code_at(frame)
         if code:
             return code
     return otherwise
 
 
-def _told_by(frame: Frame) -> str:
+def _code_at(frame: Frame) -> str:
     """What the function around a line says about who reaches it; empty when nothing."""
     try:
         tree = ast.parse(Path(frame.at.file).read_bytes())

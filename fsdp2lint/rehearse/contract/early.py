@@ -1,7 +1,7 @@
 """What a process does before it calls ``guard``: noted from the import of ``guard`` on.
 
 When ``guard`` is called, sharding is done, the optimizer is built and memory of a meta model may be filled;
-who did that in which order cannot be told from the model any more.
+who did that in which order the model does not show any more.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 from fsdp2lint.rehearse.contract.watch import Watch
 
 WATCH = Watch()
-"""Follows the process, if it was told to."""
+"""Follows the process, if that was asked for."""
 
 _older: dict[int, weakref.ref[Any]] = {}
 """The modules that there were before, by ``id``."""

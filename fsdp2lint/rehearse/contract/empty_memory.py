@@ -1,6 +1,6 @@
 """What ``to_empty`` gave memory gets values before training (FSDP217 for buffers, FSDP251 for parameters).
 
-That a module is called for the next time is told by a hook that is gone afterwards.
+That a module is called for the next time is noticed by a hook that is gone afterwards.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Tell = Callable[[Any], None]
 _CODES = {"buffer": "FSDP217", "parameter": "FSDP251"}
 
 _WAITING: dict[int, tuple[weakref.ref[nn.Module], Any, list[Tell]]] = {}
-"""By ``id``: the module, the handle of its hook, and who is told."""
+"""By ``id``: the module, the handle of its hook, and whom to call."""
 
 
 class EmptyMemory(Check):

@@ -1,7 +1,7 @@
 """Numbers are read from whole tensors: a ``Partial`` one holds this rank's share only (FSDP218).
 
 ``.item()`` and its kin read the local part without a word (torch 2.13), of the tensor itself and of what its ``to_local()``
-gives. Nothing is said of a function
+gives. Not reported: a function
 that adds up the shares itself, by a collective of its own after it read them: before the next optimizer step, or of a tensor
 that holds the number.
 """
@@ -139,7 +139,7 @@ def _sharing(to_local: Any) -> Any:
 
 
 def _caller() -> CodeType:
-    """Who called the function that asks, past a guard that stands before it."""
+    """Who called the function that asks, past a guard that is before it."""
     frame: FrameType | None = sys._getframe(2)
     while frame is not None and frame.f_back is not None and frame.f_code.co_filename == __file__:
         frame = frame.f_back

@@ -1,7 +1,8 @@
 """Values that every rank should share are equal on all of them (FSDP206, FSDP212).
 
 ``fully_shard`` reduces gradients of the parameters that it manages; others below a partly sharded model
-are each rank's own affair.
+are each rank's own affair. Those that it is to leave out and that ranks begin to train with other values are meant so:
+experts of each rank.
 """
 
 from __future__ import annotations
@@ -21,6 +22,22 @@ class Replicas(Check):
         """Start with nothing seen."""
         self._models: list[Any] = []
         self._facts: dict[str, Any] = {}
+        self._first: dict[int, str] = {}
+        """What training began with, of parameters that were left out: by ``id``."""
+        self._known = 0
+
+    def before_step(self, optimizer: Any, at: Spot | None) -> None:
+        """Keep what a left out parameter holds before it is trained."""
+        if self._known != len(self.watch.left_alone):
+            self._known = len(self.watch.left_alone)
+            for _, _, parameter in self.watch.trainable():
+                one = id(parameter)
+                if (
+                    one in self.watch.left_alone
+                    and one not in self._first
+                    and not parameter.is_meta
+                ):
+                    self._first[one] = digest(parameter)
 
     def after_step(self, optimizer: Any, at: Spot | None) -> None:
         """Keep the models: a function that trains takes its names with it."""
@@ -39,6 +56,7 @@ class Replicas(Check):
                 if parameter.requires_grad and place is not None:
                     self._facts[f"{number}:{name}{place}"] = {
                         "digest": digest(parameter),
+                        "first": self._first.get(id(parameter)),
                         "model": type(model).__name__,
                         "name": name,
                         "added": whole and id(parameter) not in self.watch.left_alone,
@@ -62,8 +80,9 @@ class Replicas(Check):
         """Parameters whose fingerprints differ."""
         drifting: dict[tuple[str, bool, Any], list[str]] = {}
         for key, first in ranks[0].items():
-            seen = {rank[key]["digest"] for rank in ranks if key in rank}
-            if len(seen) > 1:
+            held = [rank[key] for rank in ranks if key in rank]
+            began = {one["first"] for one in held}
+            if len(began) == 1 and len({one["digest"] for one in held}) > 1:
                 at = Spot(*first["at"]) if first["at"] else None
                 where = (first["model"], first["added"], at)
                 drifting.setdefault(where, []).append(first["name"])
@@ -73,8 +92,8 @@ class Replicas(Check):
                 code, why = "FSDP212", f"it was not in `{model}` when that was sharded"
             else:
                 code, why = "FSDP206", f"no `fully_shard` in `{model}` manages it"
-            told = () if at is None else ((at, "sharded here"),)
-            yield Violation(code, f"ranks have drifted apart in {some}: {why}", at, told)
+            because = () if at is None else ((at, "sharded here"),)
+            yield Violation(code, f"ranks have drifted apart in {some}: {why}", at, because)
 
 
 def _place(parameter: Any) -> str | None:

@@ -2,7 +2,7 @@
 
 Where the contract is why, another check says so with its rule: a stale optimizer (FSDP201, FSDP202, FSDP252),
 synchronisation left off (FSDP211), hooks that were passed by (FSDP203). A parameter may also rightly be left out
-of what these steps compute, or wait for a warm-up, so this alone is a doubt, told at the line where the optimizer
+of what these steps compute, or wait for a warm-up, so this alone is a doubt, reported at the line where the optimizer
 was built.
 """
 

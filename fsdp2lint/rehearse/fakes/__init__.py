@@ -1,24 +1,21 @@
 """What this machine lacks, made up on request (``--fake``): trackers, data sets, tokenizers, pretrained weights.
 
-Only what is missing is stood in for. What is there but has no network, as ``from_pretrained``, is tried first.
+Only what is missing is replaced. What is there but has no network, as ``from_pretrained``, is tried first.
 Everything that was made up is counted and reported.
 """
 
 from __future__ import annotations
 
-import importlib.abc
-import importlib.machinery
 import importlib.metadata
 import importlib.util
 import os
 import sys
-import types
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from fsdp2lint.rehearse.fakes.imports import Finder, is_mentioned
 from fsdp2lint.rehearse.fakes.nothing import Hollow
 from fsdp2lint.rehearse.outcome import MadeUp
+from fsdp2lint.rehearse.standin.afterwards import after
 from fsdp2lint.rehearse.standin.replace import Counted, Function, wrap
 
 TRACKERS = frozenset(
@@ -44,7 +41,7 @@ def make_up(wanted: MadeUp, replaced: dict[str, int], folder: str) -> None:
     if wanted.small:
         from fsdp2lint.rehearse.fakes import small
 
-        small.install(Counted(replaced), _after)
+        small.install(Counted(replaced), after)
 
 
 def install(
@@ -88,15 +85,15 @@ def install(
     slurm.install(counted)
     if folder:
         files.install(counted, folder)
-    _after("pandas", lambda: files.install_pandas(counted))
-    _after("PIL.Image", lambda: files.install_pictures(counted))
-    _after("requests", lambda: downloads.install_requests(counted))
-    _after("transformers", lambda: pretrained.install(counted, full_size=full_size))
-    _after("transformers", lambda: transformers_lacks.install(counted))
-    _after("diffusers", lambda: diffusing.install(counted))
-    _after("timm", lambda: images.install_timm(counted))
+    after("pandas", lambda: files.install_pandas(counted))
+    after("PIL.Image", lambda: files.install_pictures(counted))
+    after("requests", lambda: downloads.install_requests(counted))
+    after("transformers", lambda: pretrained.install(counted, full_size=full_size))
+    after("transformers", lambda: transformers_lacks.install(counted))
+    after("diffusers", lambda: diffusing.install(counted))
+    after("timm", lambda: images.install_timm(counted))
     if importlib.util.find_spec("torchvision") is not None:
-        _after(
+        after(
             "torchvision",
             lambda: images.install(counted),
             first=lambda: images.allow_import(counted),
@@ -104,8 +101,8 @@ def install(
     if importlib.util.find_spec("datasets") is not None:
         from fsdp2lint.rehearse.fakes import data_sets, trainers
 
-        _after("datasets", lambda: data_sets.install(counted))
-        trainers.install(_after)
+        after("datasets", lambda: data_sets.install(counted))
+        trainers.install(after)
 
 
 def _versions(known: Function) -> Function:
@@ -121,47 +118,3 @@ def _versions(known: Function) -> Function:
             return "99.0"
 
     return version
-
-
-def _after(
-    package: str, call: Callable[[], None], first: Callable[[], None] = lambda: None
-) -> None:
-    """Call a function when a package is imported, or now if it is; ``first`` before it is."""
-    if package in sys.modules:
-        call()
-    else:
-        sys.meta_path.insert(0, _Afterwards(package, call, first))
-
-
-class _Afterwards(importlib.abc.MetaPathFinder):
-    """Calls a function when the script has imported a package: importing it ourselves would take seconds, or fail."""
-
-    def __init__(self, name: str, call: Callable[[], None], first: Callable[[], None]) -> None:
-        self._name, self._call, self._first = name, call, first
-        self._asking = False
-
-    def find_spec(
-        self, name: str, path: object = None, target: object = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        """The spec that the others find, with a loader that calls the function; often only asked whether it is there."""
-        if name != self._name or self._asking:
-            return None
-        self._asking = True
-        try:
-            spec = importlib.util.find_spec(name)
-        finally:
-            self._asking = False
-        if spec is None or spec.loader is None or isinstance(spec.loader, Finder):
-            return spec  # what is made up has nothing to wrap
-        loader: Any = spec.loader
-        execute = loader.exec_module
-
-        def exec_module(module: types.ModuleType) -> None:
-            if self in sys.meta_path:
-                sys.meta_path.remove(self)
-            self._first()
-            execute(module)
-            self._call()
-
-        loader.exec_module = exec_module
-        return spec

@@ -87,7 +87,7 @@ class Columns(dict[str, Any]):
 
 
 def value(name: str, number: int) -> Any:
-    """What stands in a column of that name."""
+    """What is in a column of that name."""
     if _is_number(name):
         return number % 2
     if name in _IDS:

@@ -15,7 +15,7 @@ import os
 import tarfile
 import urllib.request
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -35,7 +35,7 @@ _PASSING = ("urllib.request", "requests", "requests.api", "wget", "contextlib", 
 
 def install(counted: Counted) -> None:
     """Replace what Python has for downloads."""
-    wrap(urllib.request, "urlopen", lambda read: _opening(read, counted))
+    wrap(urllib.request, "urlopen", lambda read: _answering(read, counted, Opened))
     wrap(urllib.request, "urlretrieve", lambda read: _retrieving(read, counted))
     wrap(torch.hub, "load_state_dict_from_url", lambda load: _weights(load, counted))
     wrap(nn.Module, "load_state_dict", _loading)
@@ -44,7 +44,7 @@ def install(counted: Counted) -> None:
 def install_requests(counted: Counted) -> None:
     """The same of ``requests``."""
     package: Any = importlib.import_module("requests")
-    wrap(package, "get", lambda read: _getting(read, counted))
+    wrap(package, "get", lambda read: _answering(read, counted, Answer))
 
 
 class Weights(dict[str, Any]):
@@ -100,17 +100,17 @@ def _content(counted: Counted, address: Any) -> bytes | None:
     return made.getvalue()
 
 
-def _opening(read: Function, counted: Counted) -> Function:
-    def opened(url: Any, *args: Any, **how: Any) -> Any:
+def _answering(read: Function, counted: Counted, answer: Callable[[bytes], Any]) -> Function:
+    def answered(url: Any, *args: Any, **how: Any) -> Any:
         try:
             return read(url, *args, **how)
-        except OSError:
+        except OSError:  # a `requests.ConnectionError` is one
             content = _content(counted, url)
             if content is None:
                 raise
-            return Opened(content)
+            return answer(content)
 
-    return opened
+    return answered
 
 
 def _retrieving(read: Function, counted: Counted) -> Function:
@@ -126,19 +126,6 @@ def _retrieving(read: Function, counted: Counted) -> Function:
             return os.fspath(filename), http.client.HTTPMessage()
 
     return retrieved
-
-
-def _getting(read: Function, counted: Counted) -> Function:
-    def got(url: Any, *args: Any, **how: Any) -> Any:
-        try:
-            return read(url, *args, **how)
-        except OSError:  # a `requests.ConnectionError` is one
-            content = _content(counted, url)
-            if content is None:
-                raise
-            return Answer(content)
-
-    return got
 
 
 class Opened(io.BytesIO):

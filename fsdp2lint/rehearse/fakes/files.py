@@ -130,6 +130,8 @@ def content_of(path: str) -> bytes | None:
         return downloads.text()
     if _NO_DATA.search(stem) or _SETTINGS.search(os.path.dirname(path)):
         return None
+    if ending in PICTURES:
+        return images.encoded(path)
     if ending == ".bin":
         return _tokens()
     if ending in (".json", ".jsonl", ".ndjson"):

@@ -8,10 +8,11 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
+import struct
 import zlib
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
+from types import FunctionType, SimpleNamespace
 from typing import Any
 
 import torch
@@ -36,16 +37,32 @@ _SHAPES = {
 """Channels, width and classes by the name of a data set; a folder of pictures may have as few as two."""
 
 
+_MAKES_TENSORS = ("ToTensor", "PILToTensor", "ToImage")
+
+
 class Transform(Nothing):
-    """A transform of which only the size counts."""
+    """A transform of which only the size counts, and functions of the program among others."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         sizes = [_size(one) for one in (*args, kwargs.get("size"))]
         self.width = next((size for size in reversed(sizes) if size), 0)
+        self.steps = [step for one in args for step in _steps(one)]
 
     def __call__(self, picture: Any, *_: object) -> Any:
+        for step in self.steps:
+            picture = step(picture)
         return picture
+
+
+def _steps(argument: Any) -> list[Any]:
+    """The functions in an argument (``Lambda(…)``), in a list those behind ``ToTensor()``: before, they get pictures of PIL."""
+    if isinstance(argument, Transform):
+        return argument.steps
+    if isinstance(argument, list | tuple):
+        made = [at for at, one in enumerate(argument) if type(one).__name__ in _MAKES_TENSORS]
+        return [step for one in argument[made[-1] :] for step in _steps(one)] if made else []
+    return [argument] if isinstance(argument, FunctionType) else []
 
 
 class _Sized(Transform):
@@ -73,8 +90,13 @@ class Pictures(Dataset[Any]):
         channels, width, classes = _SHAPES[self.name]
         given = (*args, kwargs.get("transform"))
         transform = next((one for one in given if isinstance(one, Transform)), None)
-        self._width = _size(transform) or width
-        self._channels, self.classes = channels, [str(n) for n in range(classes)]
+        width = _size(transform) or width
+        asked = tuple(
+            kwargs.get("image_size", ())
+        )  # of `FakeData`; of two numbers PIL makes one channel
+        self._shape = (1, *asked)[-3:] if asked else (channels, width, width)
+        classes = kwargs.get("num_classes", classes)
+        self.classes = [str(n) for n in range(classes)]
         self.targets = [n % classes for n in range(ROWS)]
         self.transform = transform
 
@@ -84,8 +106,11 @@ class Pictures(Dataset[Any]):
     def __getitem__(self, number: int) -> tuple[torch.Tensor, int]:
         number = int(number) % ROWS  # a program may know how many there really are
         generator = torch.Generator().manual_seed(number)
-        size = self._channels, self._width, self._width
-        return torch.randn(size, generator=generator), self.targets[number]
+        if self.transform is not None and self.transform.steps:  # they expect numbers from 0 to 1
+            picture = self.transform(torch.rand(self._shape, generator=generator))
+        else:
+            picture = torch.randn(self._shape, generator=generator)
+        return picture, self.targets[number]
 
 
 _SIZES = ("Resize", "RandomCrop", "CenterCrop", "RandomResizedCrop")
@@ -229,9 +254,27 @@ def _fill(data_set: Any, name: str, given: dict[str, Any]) -> None:
 def noise(path: str, width: int = 224) -> Any:
     """A picture of noise, the same for the same path."""
     image: Any = importlib.import_module("PIL.Image")
+    return image.fromarray(_pixels(path, width).numpy())
+
+
+def encoded(path: str, width: int = 224) -> bytes:
+    """The same as a file holds it (PNG), for programs that read the bytes themselves."""
+    rows = b"".join(b"\0" + bytes(row) for row in _pixels(path, width).flatten(1).numpy())
+    parts = {
+        b"IHDR": struct.pack(">2I5B", width, width, 8, 2, 0, 0, 0),
+        b"IDAT": zlib.compress(rows, 0),
+        b"IEND": b"",
+    }
+    chunks = (
+        struct.pack(">I", len(part)) + kind + part + struct.pack(">I", zlib.crc32(kind + part))
+        for kind, part in parts.items()
+    )
+    return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
+
+
+def _pixels(path: str, width: int) -> torch.Tensor:
     generator = torch.Generator().manual_seed(zlib.crc32(path.encode()))
-    pixels = torch.randint(0, 256, (width, width, 3), dtype=torch.uint8, generator=generator)
-    return image.fromarray(pixels.numpy())
+    return torch.randint(0, 256, (width, width, 3), dtype=torch.uint8, generator=generator)
 
 
 def width_of(source: str) -> int:

@@ -56,6 +56,8 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     whether or not the program is ready to go without them; ``trackers`` are those of them that the program has to name.
     """
 
+    makes_up = True
+
     def __init__(
         self,
         counted: Counted,
@@ -208,7 +210,7 @@ def asked_by_the_program(through: tuple[str, ...], depth: int = 1) -> bool:
 
 
 def caught(frame: types.FrameType, names: tuple[str, ...]) -> bool:
-    """Whether the line that a frame is at stands where one of these exceptions is caught."""
+    """Whether the line that a frame is at is where one of these exceptions is caught."""
     spans = _catching(frame.f_code.co_filename)
     return any(
         first <= frame.f_lineno <= last and kinds.intersection(names)
@@ -218,7 +220,7 @@ def caught(frame: types.FrameType, names: tuple[str, ...]) -> bool:
 
 @functools.cache
 def _catching(file: str) -> tuple[tuple[int, int, frozenset[str]], ...]:
-    """First and last line of what stands in ``try`` or ``with suppress``, with the names of what is caught there."""
+    """First and last line of what is in ``try`` or ``with suppress``, with the names of what is caught there."""
     try:
         tree = ast.parse(Path(file).read_bytes())
     except (OSError, SyntaxError, ValueError):

@@ -109,7 +109,7 @@ def _repeated(keys: Tensor, queries: Tensor) -> Tensor:
 def _band(
     rows: int, columns: int, causal: bool, window: tuple[int, int], device: torch.device
 ) -> Tensor | None:
-    """Where a query may look: the last query stands at the last key, windows count from there; -1 is no limit."""
+    """Where a query may look: the last query is at the last key, windows count from there; -1 is no limit."""
     left, right = window[0], 0 if causal else window[1]
     if left < 0 and right < 0:
         return None

@@ -6,17 +6,17 @@ taken before the process group is destroyed: afterwards no rank could gather the
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import os
 import sys
-import threading
 import time
-import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -30,6 +30,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
+from fsdp2lint.plan.reading import read
 from fsdp2lint.rehearse.contract import CHECKS
 from fsdp2lint.rehearse.contract.errors import explain
 from fsdp2lint.rehearse.contract.watch import (
@@ -40,26 +41,25 @@ from fsdp2lint.rehearse.contract.watch import (
 )
 from fsdp2lint.rehearse.gather import Models, Peaks, write
 from fsdp2lint.rehearse.outcome import (
-    Call,
     Clip,
-    Digest,
     RankReport,
     Request,
     Spot,
     Step,
     Violation,
 )
+from fsdp2lint.rehearse.recording.calls import Calls, finite
 from fsdp2lint.rehearse.recording.companions import Companions, numerics
-from fsdp2lint.rehearse.recording.gradients import STEPS, Gradients
+from fsdp2lint.rehearse.recording.exchanges import Exchanges
+from fsdp2lint.rehearse.recording.gradients import STEPS, Gradients, round_otherwise
 from fsdp2lint.rehearse.recording.saves import Saves
+from fsdp2lint.rehearse.results import UNITS
 from fsdp2lint.rehearse.stacks import here
 
 SAVING = 1.0
 """Seconds between two writes of a report that only grew by steps."""
 MANY = 100_000
-"""Steps of which the losses are kept, and calls of modules."""
-SAMPLE = 1 << 16
-"""Elements of a tensor that go into its digest."""
+"""Steps of which the losses are kept."""
 
 _UNSCALED = "_fsdp2lint_unscaled"
 
@@ -81,7 +81,7 @@ class Recording:
         self._counts: dict[int, int] = {}
         self._weights: dict[int, float] = {}
         self._step: Step | None = None
-        self._calls = Calls()
+        self._calls, self._exchanges = Calls(), Exchanges()
         self._clips: list[Clip] = []
         self._gradients: dict[str, float] = {}
         self._lines: dict[str, Spot] = {}
@@ -105,6 +105,7 @@ class Recording:
             self._models, self._peaks = Models(), Peaks()
             if request.device == "cpu":  # on a GPU TorchDynamo would trace through it
                 _wrap(nn.Module, "__call__", self._calls.heard)
+            self._exchanges.install()
             replace_everywhere(dist.destroy_process_group, self._destroying)
         replace_everywhere(torch.manual_seed, self._seeding)
         _wrap(FullyShardedDataParallel, "clip_grad_norm_", self._clipping)
@@ -128,7 +129,9 @@ class Recording:
 
     def end(self) -> None:
         """The script is over: let the checks conclude, and keep what they noted."""
-        self._report.rest = Step(self._losses, calls=self._calls.taken())
+        self._report.rest = Step(
+            self._losses, calls=self._calls.taken(), exchanges=self._exchanges.taken()
+        )
         if self._request.gather:
             self._report.companions = self._companions.read()
         for check in self._checks:
@@ -190,7 +193,7 @@ class Recording:
             parameters = first = list(first)
         number = float(limit) if isinstance(limit, int | float) else None
         norm = "value" if by_value else f"{order:g}" if isinstance(order, int | float) else ""
-        self._clips.append(Clip(here(), number, _finite(self._squares(parameters)), norm))
+        self._clips.append(Clip(here(), number, finite(self._squares(parameters)), norm))
         self._note_gradients(parameters)
         return (first, *rest), kwargs
 
@@ -200,6 +203,13 @@ class Recording:
             squares = self._by_name.squares(parameters)
             finite = {name: square for name, square in squares.items() if math.isfinite(square)}
             self._gradients = finite | self._gradients
+
+    def _note_units(self) -> None:
+        """How parameters are grouped, sharded and computed, beside what explains a difference."""
+        if self._report.rank == 0:
+            with contextlib.suppress(Exception):  # of a model in a form of its own nothing is noted
+                models = read(self._request.target, self._request.nproc, []).models
+                Path(self._request.scratch, UNITS).write_bytes(msgspec.json.encode(models))
 
     def _say(self, violation: Violation) -> None:
         said = self._report.violations
@@ -217,7 +227,7 @@ class Recording:
                 self._report.numerics = numerics()
             loss = getattr(tensor, _UNSCALED, tensor).detach()
             if loss.numel() == 1 and not isinstance(loss, DTensor):
-                self._losses.append(_finite(float(loss)))
+                self._losses.append(finite(float(loss)))
                 if (at := here()) is not None:
                     self._lines.setdefault("loss", at)
             self._in_backward = True
@@ -234,7 +244,7 @@ class Recording:
             return
         at = here()
         rates = [float(group["lr"]) for group in optimizer.param_groups if "lr" in group]
-        squares = _finite(self._squares(parameters_of(optimizer)))
+        squares = finite(self._squares(parameters_of(optimizer)))
         if self._models is not None:
             self._note_gradients(parameters_of(optimizer))
         if at is not None:
@@ -242,14 +252,18 @@ class Recording:
         calls, clips = self._calls.taken(), self._clips
         # fmt: off
         self._step = Step(
-            self._losses, squares, rates, calls, clips, self._gradients, self._lines, _printed()
+            self._losses, squares, rates, calls, clips, self._gradients, self._lines, _printed(),
+            self._exchanges.taken(),
         )
         # fmt: on
         self._losses, self._clips, self._gradients, self._lines = [], [], {}, {}
         if self._models is not None:
             if self._models.look(optimizer):
                 self._companions.look()
+                self._note_units()
             self._peaks.look(optimizer)
+        if self._request.rounded:
+            round_otherwise(parameters_of(optimizer), len(self._report.steps))
         for check in self._checks:
             check.before_step(optimizer, at)
 
@@ -298,95 +312,6 @@ class Recording:
         return self._weights.get(id(parameter), 1 / world)
 
 
-class Calls:
-    """What the script gives to its models, and what they return where it wants no gradients.
-
-    Only calls that the script makes itself: not those inside another module's, and not what a backward
-    pass computes again.
-    """
-
-    def __init__(self) -> None:
-        self._calls: list[Call] = []
-        self._inside = threading.local()
-        self._known = 0
-
-    def taken(self) -> list[Call]:
-        """Those since the last time."""
-        calls, self._calls = self._calls, []
-        return calls
-
-    def heard(self, original: Any) -> Any:
-        """``nn.Module.__call__`` with a note of each call."""
-
-        @functools.wraps(original)
-        def call(module: Any, *args: Any, **kwargs: Any) -> Any:
-            if getattr(self._inside, "call", False) or self._known >= MANY or _in_backward():
-                return original(module, *args, **kwargs)
-            self._inside.call = True
-            try:
-                given = self._given(module, args, kwargs)
-                made = original(module, *args, **kwargs)
-                evaluates = not torch.is_grad_enabled()
-                found = list(_digests(made)) if evaluates else []
-            finally:
-                self._inside.call = False
-            if given or found:
-                self._known += 1
-                self._calls.append(Call(given, found, evaluates, here(), *_in_training(module)))
-            return made
-
-        return call
-
-    def _given(self, module: Any, args: Any, kwargs: Any) -> list[Digest]:
-        if next(nn.Module.parameters(module), None) is None:
-            return []  # a loss, or an activation
-        return sorted(_digests((args, kwargs)), key=lambda d: (d.exact is None, d.shape))
-
-
-def _in_training(module: nn.Module) -> tuple[int, int]:
-    """Of the modules that have no children, and how many there are: what FSDP1 and others wrap around them does not count."""
-    modes = [part.training for part in module.modules() if not part._modules]
-    return sum(modes), len(modes)
-
-
-def _in_backward() -> bool:
-    return torch._C._current_graph_task_id() != -1
-
-
-def _digests(value: Any) -> Iterator[Digest]:
-    """Those of the tensors in a value, in order; of what is sharded or has no memory none."""
-    if isinstance(value, torch.Tensor):
-        if type(value) in (torch.Tensor, nn.Parameter) and value.device.type != "meta":
-            with torch.no_grad():
-                yield _digest(value.detach())
-    elif isinstance(value, Mapping):
-        for key in sorted(value, key=str):
-            yield from _digests(value[key])
-    elif isinstance(value, list | tuple):
-        for one in value:
-            yield from _digests(one)
-    elif hasattr(value, "__dataclass_fields__"):
-        yield from _digests({name: getattr(value, name) for name in value.__dataclass_fields__})
-
-
-def _digest(tensor: torch.Tensor) -> Digest:
-    shape = tuple(tensor.shape)
-    if tensor.layout != torch.strided:
-        tensor = tensor.to_dense()
-    flat = tensor.reshape(-1)[:SAMPLE].cpu()
-    if not flat.is_floating_point():
-        flat = torch.view_as_real(flat).reshape(-1) if flat.is_complex() else flat.long()
-    if not flat.is_floating_point():
-        return Digest(shape, zlib.crc32(flat.contiguous().numpy().tobytes()))
-    numbers = flat.double()
-    places = torch.arange(len(numbers), dtype=torch.float64) * 0.6180339887498949 % 1 + 0.5
-    return Digest(
-        shape,
-        weighted=_finite(float((numbers * places).sum())),
-        norm=_finite(float(numbers.norm())),
-    )
-
-
 def _printed() -> tuple[int, int]:
     """How much was written to standard output and standard error, where those are files."""
     for stream in (sys.stdout, sys.stderr):
@@ -433,7 +358,3 @@ def _scale(original: Any) -> Any:
 
 def _wrap(owner: Any, name: str, build: Callable[[Any], Any]) -> None:
     setattr(owner, name, build(getattr(owner, name)))
-
-
-def _finite(number: float) -> float | None:
-    return number if math.isfinite(number) else None

@@ -46,6 +46,24 @@ class Gradients:
         return found
 
 
+_ULPS = 8.0
+"""So many units in the last place: sums over many ranks are rounded several times."""
+
+
+def round_otherwise(parameters: Iterable[Any], step: int) -> None:
+    """Change the last bits of gradients: the same ones on ranks that hold the same part."""
+    with torch.no_grad():
+        for number, parameter in enumerate(parameters):
+            if parameter.grad is not None and parameter.grad.is_floating_point():
+                gradient = local(parameter.grad)
+                if gradient.is_sparse:
+                    continue
+                chance = torch.Generator().manual_seed(step * 100_003 + number)
+                drawn = 2 * torch.rand(gradient.shape, generator=chance, dtype=torch.float64) - 1
+                off = drawn * _ULPS * torch.finfo(gradient.dtype).eps
+                gradient.mul_((1 + off).to(gradient.device))
+
+
 _WHOLE = slice(None)
 
 

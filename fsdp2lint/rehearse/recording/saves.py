@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.util
 import os
@@ -20,6 +21,9 @@ from fsdp2lint.rehearse.stacks import called_by
 from fsdp2lint.rehearse.workfolder import loosen
 
 _DCP = ("torch/distributed/checkpoint/filesystem.py", "torch/distributed/checkpoint/planner.py")
+
+STORES = "stores"
+"""The folder of the working folder that stands for object stores."""
 
 Kind = Literal["torch", "dcp", "safetensors"]
 
@@ -44,9 +48,34 @@ class Saves:
         finish: Any = FileSystemWriter.finish
         FileSystemWriter.finish = self._finish(finish)  # type: ignore[method-assign]
         replace_everywhere(async_save, self._async_save)
+        if self._folder and importlib.util.find_spec("fsspec") is not None:
+            self._keep_stores_here()
         if importlib.util.find_spec("safetensors") is not None:
             module: Any = importlib.import_module("safetensors.torch")
             module.save_file = self._save_file(module.save_file)
+
+    def _keep_stores_here(self) -> None:
+        """What is saved in an object store lands in the working folder, and is loaded from there: no run writes over the real one."""
+        try:
+            stores: Any = importlib.import_module("torch.distributed.checkpoint._fsspec_filesystem")
+        except ImportError:  # a release that keeps it elsewhere
+            return
+        folder = self._folder
+
+        def kept_here(original: Any, *, reads: bool) -> Any:
+            @functools.wraps(original)
+            def given(self: Any, path: Any = None, *args: Any, **kwargs: Any) -> Any:
+                path = kwargs.pop("checkpoint_id", path)
+                copy = _place_of(path, folder)
+                if copy and (os.path.exists(copy) or not reads):
+                    path = copy
+                return original(self, path, *args, **kwargs)
+
+            return given
+
+        for kind, reads in ((stores.FsspecWriter, False), (stores.FsspecReader, True)):
+            kind.__init__ = kept_here(kind.__init__, reads=reads)
+            kind.reset = kept_here(kind.reset, reads=reads)
 
     def _note(self, path: object, kind: Kind, step: int | None = None) -> None:
         if isinstance(path, str | os.PathLike):
@@ -111,3 +140,11 @@ class Saves:
             return future
 
         return saved
+
+
+def _place_of(path: object, folder: str) -> str:
+    """Where a URL lies in a working folder, or on this machine; empty for plain paths."""
+    scheme, separator, rest = path.partition("://") if isinstance(path, str) else ("", "", "")
+    if not separator:
+        return ""
+    return rest if scheme == "file" else os.path.join(folder, STORES, scheme, rest.lstrip("/"))

@@ -12,16 +12,19 @@ def install(replaced: dict[str, int]) -> None:
     from fsdp2lint.rehearse.standin import (
         accelerator,
         amp,
+        attention,
         cuda,
         data,
         ddp,
         fsdp,
+        graphs,
         groups,
         half,
         older,
         saving,
         spawn,
         tensors,
+        triton,
     )
     from fsdp2lint.rehearse.standin.replace import Counted
 
@@ -30,8 +33,10 @@ def install(replaced: dict[str, int]) -> None:
         tensors,
         half,
         cuda,
+        graphs,
         accelerator,
         amp,
+        attention,
         data,
         ddp,
         groups,
@@ -39,6 +44,7 @@ def install(replaced: dict[str, int]) -> None:
         older,
         saving,
         spawn,
+        triton,
     ):
         part.install(counted)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -42,6 +43,20 @@ def install(counted: Counted) -> None:
         wrap_everywhere(distributed_c10d, name, _device_keyword)
     namespace: Any = dist
     namespace.is_nccl_available = lambda: True
+    if not hasattr(dist, "ProcessGroupNCCL"):  # a build for CPUs
+        namespace.ProcessGroupNCCL = _NCCL
+
+
+class _Options:
+    """What NCCL may be asked for, which gloo does not do."""
+
+    def __init__(self, is_high_priority_stream: bool = False) -> None:
+        self.is_high_priority_stream = is_high_priority_stream
+        self.config = SimpleNamespace()
+
+
+class _NCCL:
+    Options = _Options
 
 
 def _gloo(backend: Any, counted: Counted) -> Any:
@@ -84,6 +99,9 @@ def _init(init: Function, counted: Counted) -> Function:
         requested.append(backend)
         if kwargs.pop("device_id", None) is not None:
             counted.note("init_process_group(device_id=…)")
+        if isinstance(kwargs.get("pg_options"), dist.ProcessGroupNCCL.Options):
+            counted.note("init_process_group(pg_options=…)")
+            del kwargs["pg_options"]
         interface = os.environ.get("GLOO_SOCKET_IFNAME")
         if interface and interface not in {name for _, name in socket.if_nameindex()}:
             counted.note(f"GLOO_SOCKET_IFNAME={interface}")  # of the machine it was written for
@@ -98,6 +116,9 @@ def _new_group(new: Function, counted: Counted) -> Function:
         ranks: Any = None, timeout: Any = None, backend: Any = None, *args: Any, **kwargs: Any
     ) -> Any:
         kwargs.pop("device_id", None)
+        if isinstance(kwargs.get("pg_options"), dist.ProcessGroupNCCL.Options):
+            counted.note("new_group(pg_options=…)")
+            del kwargs["pg_options"]
         return new(ranks, timeout, _gloo(backend, counted), *args, **kwargs)
 
     return made

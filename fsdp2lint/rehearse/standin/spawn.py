@@ -52,7 +52,7 @@ def install(counted: Counted) -> None:
 
 
 def call_on_each_rank(counted: Counted) -> None:
-    """Replace ``spawn`` and ``start_processes``: what stands before and after it in the script runs on every rank."""
+    """Replace ``spawn`` and ``start_processes``: what is before and after it in the script runs on every rank."""
 
     def spawned(
         fn: Function, args: Any = (), nprocs: int = 1, join: bool = True, *_: object, **__: object

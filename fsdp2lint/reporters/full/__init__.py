@@ -17,8 +17,8 @@ def render(report: Report, view: View) -> str:
     """Each finding with its source, and the summary."""
     lines: list[Line] = []
     if report.found:
-        from fsdp2lint.reporters.full.finding import told
+        from fsdp2lint.reporters.full.finding import rendered
 
-        lines += told(report.found)
+        lines += rendered(report.found)
     lines += [[(line, "" if n else "strong")] for n, line in enumerate(ending(report, view))]
     return shown(lines, view)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from fsdp2lint.system.paint import Line
 
 
-def told(found: Sequence[Diagnostic]) -> Iterator[Line]:
+def rendered(found: Sequence[Diagnostic]) -> Iterator[Line]:
     """Every finding; where its rule is explained is said once a rule."""
     explained: set[str] = set()
     for diagnostic in found:

@@ -143,7 +143,7 @@ class Server(LanguageServer):
         words = self.words(now)
         by_uri: dict[str, list[tuple[Diagnostic, types.Diagnostic]]] = {u: [] for u in now.texts}
         for one in found:
-            uri = words.uri(one.place.told.source)
+            uri = words.uri(one.place.in_document.source)
             if uri in by_uri:
                 by_uri[uri].append((one, words.diagnostic(one)))
         self.outcome = Outcome(now, by_uri)
@@ -198,7 +198,7 @@ class Server(LanguageServer):
         return {"cell_type": kind, "metadata": said, "source": document.source}
 
     def words(self, now: Open) -> Words:
-        """How findings in these documents are told to this client."""
+        """How findings in these documents are sent to this client."""
 
         def uri(source: Source) -> str:
             path = os.path.abspath(source.path)
@@ -255,7 +255,7 @@ class Server(LanguageServer):
 
 
 def _path(uri: str) -> str:
-    """Where a document stands, or would stand when it is saved."""
+    """Where a document is, or would be when it is saved."""
     if uri.startswith("untitled:"):
         name = uri.rpartition(":")[2].replace("/", "-")
         return os.path.abspath(name if name.endswith(".py") else f"{name}.py")
@@ -366,7 +366,7 @@ async def _hover(ls: Server, params: types.HoverParams) -> types.Hover | None:
 
 
 def _settings(said: object) -> Settings:
-    """The settings in what a client sent: they may stand below the name of the tool, or below `settings`."""
+    """The settings in what a client sent: they may be below the name of the tool, or below `settings`."""
     for name in ("settings", "fsdp2lint"):
         if isinstance(said, Mapping) and isinstance(said.get(name), Mapping):
             said = said[name]

@@ -35,7 +35,7 @@ Buffers = Mapping[str, bytes]
 
 
 class Stopped(Exception):
-    """The analysis was told to stop: its text is an old one."""
+    """The analysis was stopped: its text is an old one."""
 
 
 @dataclass(frozen=True)
@@ -164,7 +164,7 @@ class Shelf(Cache, Keeping):
         self._files_now = Files(buffers)
 
     def state(self, path: str, was: str) -> str:
-        """What is at a path now, on disk or in a buffer, told as ``was`` is told."""
+        """What is at a path now, on disk or in a buffer, in the form of ``was``."""
         files = self._files_now
         if os.path.basename(path) == NAMES:
             return digest_of_names(names(os.path.dirname(path)))

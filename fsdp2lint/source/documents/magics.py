@@ -5,7 +5,7 @@ r"""IPython's own syntax inside a cell, hidden from the parser and given back af
     !torchrun --nproc 2 \       (_
         train.py                )#:magic 2:
 
-What stands instead is an expression of unknown value on as many lines; the number in the comment finds
+What is instead is an expression of unknown value on as many lines; the number in the comment finds
 the original again, wherever an edit has moved it.
 https://ipython.readthedocs.io/en/stable/interactive/reference.html#ipython-reference
 """
@@ -60,7 +60,7 @@ def shown(text: str, originals: Sequence[str]) -> str:
 
 
 def _magics(lines: Sequence[str]) -> Iterator[tuple[int, int, int, int]]:
-    """Where magics stand: first line, last line, and the columns on the first one."""
+    """Where magics are: first line, last line, and the columns on the first one."""
     scanner = _Scanner()
     number = 0
     while number < len(lines):

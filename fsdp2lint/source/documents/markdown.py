@@ -2,7 +2,7 @@ r"""Blocks of Python in a Markdown document, each a program of its own.
 
 A document shows alternatives, the wrong way before the right one, parts of programs: its blocks are not
 joined. What a block does know are the imports of the blocks above it, which readers have seen too: they
-stand above its own text, behind which a statement that does nothing is the border.
+are above its own text, behind which a statement that does nothing is the border.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from fsdp2lint.source.documents.snippet import Snippet
 from fsdp2lint.source.source import NEWLINE, Document, Part, Range, Source, Unreadable
 
 _PARSER = MarkdownIt("commonmark").disable(["code", "inline", "text_join"])
-"""Of the blocks of a document: what stands inside a paragraph is not looked at, and four spaces are an indentation, as
+"""Of the blocks of a document: what is inside a paragraph is not looked at, and four spaces are an indentation, as
 in the notes of mkdocs."""
 
 _LANGUAGE = re.compile(r"\s*(?:\{\s*\.?)?(?:code-(?:block|cell)\}\s*)?(?P<name>[\w-]*)")
@@ -32,7 +32,7 @@ _BORDER = "...#:above:\n"
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A fenced block of Python: its lines without what stands before them because of its place."""
+    """A fenced block of Python: its lines without what is before them because of its place."""
 
     first: int
     """The line of the document on which it begins, counted from 1."""
@@ -41,7 +41,7 @@ class Block:
     text: str
     start: int
     end: int
-    """Where its lines stand in the document."""
+    """Where its lines are in the document."""
 
 
 class Markdown(Document):
@@ -150,7 +150,7 @@ def _is_python(info: str) -> bool:
 
 
 def _before(line: str, shown: str) -> str:
-    """What stands before the code on a line because of its place: an indentation, the mark of a quotation."""
+    """What is before the code on a line because of its place: an indentation, the mark of a quotation."""
     return _bare(line).removesuffix(_bare(shown))
 
 

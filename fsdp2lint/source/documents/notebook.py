@@ -1,6 +1,6 @@
 """A Jupyter notebook as one program: its Python cells in their order.
 
-Between two cells stands a statement that does nothing and says which cell begins. Unlike a comment it
+Between two cells is a statement that does nothing and says which cell begins. Unlike a comment it
 belongs to no other statement, so no edit moves it or takes it away, and a changed program falls into the
 same cells again.
 
@@ -161,7 +161,7 @@ class Cell:
     text: str
     start: int
     end: int
-    """Where the value of ``source`` stands in the JSON."""
+    """Where the value of ``source`` is in the JSON."""
 
 
 def cells(raw: str) -> list[Cell]:
@@ -206,7 +206,7 @@ def respelled(value: str, text: str, *, escape: bool) -> str:
 
 
 def line_numbers(raw: str, cell: Cell) -> list[int]:
-    """The line of the file on which each line of a cell stands."""
+    """The line of the file on which each line of a cell is."""
     first = raw.count("\n", 0, cell.start) + 1
     value = raw[cell.start : cell.end]
     numbers: list[int] = []
@@ -263,7 +263,7 @@ def _table(of: Mapping[str, Any], key: str) -> Mapping[str, Any]:
 
 
 def _places(raw: str) -> Iterator[tuple[int, int]]:
-    """Where the value of ``source`` stands in each cell; the JSON is known to be right."""
+    """Where the value of ``source`` is in each cell; the JSON is known to be right."""
     listed = dict(_members(raw, _skip(raw, 0)))["cells"][0]
     for start, _ in _elements(raw, listed):
         yield dict(_members(raw, start))["source"]
@@ -299,7 +299,7 @@ def _skip(raw: str, at: int) -> int:
 
 
 def _gaps(value: str, strings: list[re.Match[str]]) -> tuple[str, str, str]:
-    """What stands before, between and behind the strings of a list."""
+    """What is before, between and behind the strings of a list."""
     if not strings:
         return "", ", ", ""
     before = value[1 : strings[0].start()]

@@ -1,19 +1,20 @@
-"""A file as the tool sees it: its text, its syntax tree, and where things stand in it."""
+"""A file as the tool sees it: its text, its syntax tree, and where things are in it."""
 
 from __future__ import annotations
 
 import io
 import re
 import tokenize
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol
 
 from fsdp2lint.source.source.places import NEWLINE as NEWLINE
 from fsdp2lint.source.source.places import Range as Range
 from fsdp2lint.source.source.places import Unreadable as Unreadable
+from fsdp2lint.system.derived import Derives
 from fsdp2lint.system.files import NOTEBOOK as NOTEBOOK
 
 if TYPE_CHECKING:
@@ -23,12 +24,9 @@ if TYPE_CHECKING:
     from fsdp2lint.source.source.renewal import Renewal
 
 
-T = TypeVar("T")
-
-
 @dataclass(frozen=True, slots=True)
 class Comment:
-    """A comment with its place; ``alone`` is true when nothing else stands on its line."""
+    """A comment with its place; ``alone`` is true when nothing else is on its line."""
 
     line: int
     column: int
@@ -56,12 +54,12 @@ def _said(source: Source) -> str:
     return source.text if said == source.text else said
 
 
-class Source:
+class Source(Derives):
     """One file: ``path`` as the user named it, ``text`` decoded, newlines untouched.
 
     Of a ``document``, a notebook for example, the text is the program that it holds. What a reader of
     it sees are the :attr:`parts`: sources too, which know their ``cell`` and the ``physical`` lines of the
-    file on which their own lines stand.
+    file on which their own lines are.
     """
 
     is_settings = False
@@ -87,7 +85,6 @@ class Source:
         self.physical = physical
         self.followed = False
         """Whether it is read for what others import of it: most of its functions are never looked into."""
-        self._derived: dict[tuple[Hashable, ...], Any] = {}
         self._next: Source | None = None
 
     def __repr__(self) -> str:
@@ -106,7 +103,7 @@ class Source:
         return Source(self.path, self.text, encoding=encoding, bom=bom, document=document)
 
     def kept(self) -> Source:
-        """The file as it is now: where its nodes stand there can still be asked when it has another text."""
+        """The file as it is now: the places of its nodes stay known when it gets another text."""
         self._positions  # noqa: B018  made now
         other = copy(self)
         other._derived = {}
@@ -136,7 +133,7 @@ class Source:
         """Let go of all that was made of the old text, but for its tree."""
         self.text = text
         self._next = None
-        self._derived.clear()
+        self.forget_derived()
         for name in ("parts", "_positions", "lines", "comments"):
             self.__dict__.pop(name, None)
 
@@ -173,7 +170,7 @@ class Source:
         return "tree" in self.__dict__
 
     def range(self, node: cst.CSTNode) -> Range:
-        """Where ``node`` stands in the text."""
+        """Where ``node`` is in the text."""
         return self._positions.range(node) or Range(1, 1, 1, 1)
 
     @cached_property
@@ -186,14 +183,6 @@ class Source:
     def faithful(self) -> bool:
         """Whether the tree gives back the text: only then do places mean anything."""
         return not self.text or self._positions.of(self.text)  # libcst gives an empty file a line
-
-    def derived(self, make: Callable[..., T], *given: Hashable) -> T:
-        """What ``make`` makes of this source and what else is ``given``, made once while the source is there."""
-        key = (make, *given)
-        if key not in self._derived:
-            self._derived[key] = make(self, *given)
-        made: T = self._derived[key]
-        return made
 
     @cached_property
     def lines(self) -> list[str]:
@@ -263,7 +252,7 @@ class Site:
 
     @property
     def range(self) -> Range:
-        """Where the node stands."""
+        """Where the node is."""
         return self.source.range(self.node)
 
     @property

@@ -22,7 +22,7 @@ LONG = 50_000
 """Longer texts are parsed in pieces: for 300 kB at once libcst takes 120 MB, and Python keeps most of it."""
 
 _POSITION = re.compile(r"^\w+ error: (?:error at \d+:\d+: )?")
-"""What stands before libcst's words; the position is that of the token behind the wrong one."""
+"""What is before libcst's words; the position is that of the token behind the wrong one."""
 
 
 def parse(source: Source) -> cst.Module:

@@ -1,4 +1,4 @@
-"""Where something stands in a text, and why a text cannot be read."""
+"""Where something is in a text, and why a text cannot be read."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Where the nodes of a tree stand, as libcst's ``PositionProvider`` says it, in a quarter of the time.
+"""Where the nodes of a tree are, as libcst's ``PositionProvider`` says it, in a quarter of the time.
 
-A node stands where the text that it gives back stands. libcst writes the text of a tree as a list of
+A node is where the text that it gives back is. libcst writes the text of a tree as a list of
 tokens and tells its state before and after each node: here the state notes how many tokens there are by
 then, and lines and columns are worked out for the few nodes that somebody asks about.
 """
@@ -39,7 +39,7 @@ class Positions:
         self._text = "".join(state.tokens)
 
     def range(self, node: cst.CSTNode) -> Range | None:
-        """Where a node stands, 1-based; None for one that is not in the tree."""
+        """Where a node is, 1-based; None for one that is not in the tree."""
         span = self._spans.get(id(node))
         if span is None:
             return None

@@ -40,11 +40,14 @@ class Renewal:
     """Imports that are there no more, or names that one of them took."""
     functions: list[str] = field(default_factory=list)
     """The names of new functions, which evaluate nothing until they are called."""
+    classes: dict[str, list[str]] = field(default_factory=dict)
+    """New classes of functions alone, with the names from which their bases come: these may notice it."""
 
     @property
     def names(self) -> Iterator[str]:
         """The names that the module binds and did not bind there before."""
         yield from self.functions
+        yield from self.classes
         for one in self.imports:
             yield from one.names
 
@@ -162,14 +165,25 @@ class _Renewing:
 
     def _add(self, new: cst.CSTNode) -> None:
         """Note a new statement at the top of the module."""
-        if isinstance(new, cst.FunctionDef):
-            if new.decorators or any(isinstance(n, cst.Call) for n in walk(new.params)):
-                raise _TooDifferent
+        if isinstance(new, cst.FunctionDef) and _only_defines(new):
             self.made.functions.append(new.name.value)
             return
+        if isinstance(new, cst.ClassDef) and not (new.decorators or new.keywords):
+            bases = [get_full_name_for_node(one.value) or "" for one in new.bases]
+            if all(bases) and all(map(_only_defines, new.body.body)):
+                self.made.classes[new.name.value] = [one.partition(".")[0] for one in bases]
+                return
         if not _imports(new):
             raise _TooDifferent
         self.made.imports += _imports(new)
+
+
+def _only_defines(node: cst.CSTNode) -> bool:
+    """Whether a statement is a function that evaluates nothing until it is called, or a docstring."""
+    if isinstance(node, cst.FunctionDef):
+        return not node.decorators and not any(isinstance(n, cst.Call) for n in walk(node.params))
+    lines = node.body if isinstance(node, cst.SimpleStatementLine) else (node,)
+    return all(isinstance(n, cst.Expr) and isinstance(n.value, cst.SimpleString) for n in lines)
 
 
 def _imports(node: cst.CSTNode) -> list[Import]:

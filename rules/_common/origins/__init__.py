@@ -44,6 +44,7 @@ from fsdp2lint.api import (
     of_world_size,
     once,
     rank_dependent,
+    root,
     unwrapped,
 )
 
@@ -221,7 +222,7 @@ class _Origins:
             return []
         if isinstance(value.key, str):
             return [] if is_form(value) or value.owner is None else [value.owner]
-        how, *operands = value.key if isinstance(value.key, tuple) else ("",)
+        how, operands = value.operation, value.operands
         name = str(how).strip(".()")
         if is_choice(value) or how in ("is", "is not", "call") or name in _ABOUT_FORM:
             return []
@@ -281,7 +282,7 @@ _NO_FUNCTIONS = ("torch.load", "torch.compile", "torch.vmap")
 
 def is_form(value: Value) -> bool:
     """Whether a value is what a tensor says of its form: `weight.shape`, `weight.size()`, DeepSpeed's `ds_shape`."""
-    key = value.key[0] if isinstance(value.key, tuple) and value.key else value.key
+    key = value.operation or value.key
     return isinstance(key, str) and (key in _FORMS or key.endswith("_shape"))
 
 
@@ -308,10 +309,8 @@ def is_collective(called: Called) -> bool:
 def _of_one_process(guards: Guards) -> bool:
     """Whether a value depends on how many processes there are: alone, a rank has no others to differ from."""
     for guard in guards:
-        test: Value | None = guard.test
-        while isinstance(test, Part):
-            test = test.owner
-        if isinstance(test, External) and test.name in _ASKING_ALONE:
+        asked = root(guard.test)
+        if isinstance(asked, External) and asked.name in _ASKING_ALONE:
             return True
     return False
 
@@ -319,7 +318,7 @@ def _of_one_process(guards: Guards) -> bool:
 def _viewed(value: Value) -> Iterator[Value]:
     """The tensors whose memory a tensor shows: what is written into it is written into them."""
     while isinstance(value, Part) and value.owner is not None:
-        how = value.key[0] if isinstance(value.key, tuple) else value.key
+        how = value.operation or value.key
         if how not in _VIEWS:
             return
         value = value.owner
@@ -384,7 +383,7 @@ _MOVING = (".cuda()", ".to()", ".cpu()", ".float()", ".double()")
 def _is_copy(trace: Trace, value: Value) -> bool:
     """Whether a tensor was made of numbers by ``torch.tensor``: nothing else holds its memory."""
     while isinstance(value, Part) and value.owner is not None:
-        how = value.key[0] if isinstance(value.key, tuple) else value.key
+        how = value.operation or value.key
         if how not in _MOVING:
             break
         value = value.owner
@@ -464,8 +463,7 @@ def _asks_for_missing_data(trace: Trace, test: Value, until: int) -> bool:
     """Whether a test asks if a batch of a loader has something: ``batch.get("images") is None``."""
     while isinstance(test, Not):
         test = test.test
-    key = test.key if isinstance(test, Part) and isinstance(test.key, tuple) else ("",)
-    if key[0] not in ("is", "is not") or test.owner is None:
+    if test.operation not in ("is", "is not") or test.owner is None:
         return False
     called = _origins(trace).made.get(test.owner)
     if called is None or called.name != ".get" or called.receiver is None:
@@ -510,7 +508,7 @@ _READ = tuple((f".{name}()",) for name in "all any count_nonzero item max mean m
 
 @once
 def _of_one_rank(trace: Trace) -> frozenset[Value]:
-    """The loaders that walk the share of their rank: they are given a `DistributedSampler`, or a data set that is told
+    """The loaders that walk the share of their rank: they are given a `DistributedSampler`, or a data set that is given
     which of how many ranks this is.
     """
     samplers = {c.result for c in trace.calls(*SAMPLERS)}
@@ -520,13 +518,13 @@ def _of_one_rank(trace: Trace) -> frozenset[Value]:
         if called.name.rpartition(".")[2] in _LOADERS
         and (
             any(one in samplers for v in called.keywords.values() for one in _alternatives(v))
-            or _is_told_its_place(trace, called.argument(0, "dataset"))
+            or _is_given_rank_and_size(trace, called.argument(0, "dataset"))
         )
     )
 
 
-def _is_told_its_place(trace: Trace, data: Value | None, depth: int = 4) -> bool:
-    """Whether a data set, or one of those that it is made of, was told a rank and the number of ranks, and asks for it."""
+def _is_given_rank_and_size(trace: Trace, data: Value | None, depth: int = 4) -> bool:
+    """Whether a data set, or one of those that it is made of, was given a rank and the number of ranks, and asks for it."""
     for one in _alternatives(data) if depth else []:
         if isinstance(one, Literal | External):
             continue
@@ -534,10 +532,10 @@ def _is_told_its_place(trace: Trace, data: Value | None, depth: int = 4) -> bool
         given = [] if made is None else [made.receiver, *made.arguments, *made.keywords.values()]
         held = [entry for _, entry in trace.memory.entries(one)]
         asked = [entry for key, entry in trace.memory.entries(one) if _reads(one, str(key))]
-        for told in (asked, given):
-            if any(isinstance(v, Rank) for v in told) and any(map(_is_world_size, told)):
+        for values in (asked, given):
+            if any(isinstance(v, Rank) for v in values) and any(map(_is_world_size, values)):
                 return True
-        if any(_is_told_its_place(trace, v, depth - 1) for v in (*held, *given)):
+        if any(_is_given_rank_and_size(trace, v, depth - 1) for v in (*held, *given)):
             return True
     return False
 
@@ -662,8 +660,7 @@ def _loss_of(backward: Backward) -> set[Value]:
         if one in found:
             continue
         found.add(one)
-        how = one.key[0] if isinstance(one, Part) and isinstance(one.key, tuple) else ""
-        if isinstance(one, Part) and (how == "/" or str(how).endswith("()")):
+        if isinstance(one, Part) and (one.operation == "/" or one.operation.endswith("()")):
             todo += _alternatives(one.owner)  # of a product either side may be the number
     return found
 

@@ -43,7 +43,7 @@ def _lies(trace: Trace, path: Value) -> bool:
         return bool(called.arguments) and _lies(trace, called.arguments[0])
     if not isinstance(path, Part) or path.words() in _VARIABLES:
         return isinstance(path, Part)
-    how, *given = path.key if isinstance(path.key, tuple) else ("",)
+    how, given = path.operation, path.operands
     if how == "format" and given and not str(given[0]).startswith("{}"):
         return _begins(str(given[0]))
     return how in ("/", "+", "format") and _lies(trace, path.owner)

@@ -32,7 +32,9 @@ from fsdp2lint.api import (
     Trace,
     Value,
     options,
+    parts_along,
     rank_dependent,
+    root,
 )
 
 from ..._common.meetings import asks_for_dtensor
@@ -67,6 +69,14 @@ def written(trace: Trace, saved: Saved) -> Iterator[Part]:
             yield one
 
 
+def is_entry(key: object) -> bool:
+    """Whether a key leads from a state dict or parameters to one of their tensors."""
+    return isinstance(key, Round) or key in _ELEMENT or str(key)[:2] in ("['", '["')
+
+
+_ELEMENT = (".items()", ".values()", "[1]")
+
+
 def _plain(guards: Guards) -> bool:
     """Whether something is meant where the script has asked for a ``DTensor`` and it was none."""
     return any(asks_for_dtensor(g.test) and not g.taken for g in guards)
@@ -74,14 +84,12 @@ def _plain(guards: Guards) -> bool:
 
 def is_path(value: Value) -> bool:
     """Whether a value is surely a text or a path: of the script, its arguments or the environment, or made of one."""
-    seen = value
-    while isinstance(seen, Part):
-        if isinstance(seen.key, tuple) and seen.key[0] == "format":
-            return True
-        seen = seen.owner
-    if isinstance(seen, Literal):
-        return isinstance(seen.value, str)
-    return isinstance(seen, External) and seen.name.startswith(_PATH_MAKERS)
+    if any(one.operation == "format" for one in parts_along(value)):
+        return True
+    made = root(value)
+    if isinstance(made, Literal):
+        return isinstance(made.value, str)
+    return isinstance(made, External) and made.name.startswith(_PATH_MAKERS)
 
 
 def surely_empty(trace: Trace, value: Value, event: Event) -> bool:
@@ -103,9 +111,8 @@ def same_everywhere(value: Value | None) -> bool:
     """Whether a value (a path) is surely the same on all ranks."""
     seen = value
     while isinstance(seen, Part):
-        if isinstance(seen.key, tuple):
-            if not all(same_everywhere(o) for o in seen.key[1:] if isinstance(o, Value)):
-                return False
+        if not all(map(same_everywhere, seen.made_of[1:])):
+            return False
         seen = seen.owner
     if isinstance(seen, Either):
         return all(same_everywhere(v) for _, v in seen.options)
@@ -128,7 +135,7 @@ def gathering(trace: Trace, state: StateDict) -> StateDictTaken | None:
 def all_come(gathered: Event, event: Event) -> bool:
     """Whether every rank that is at one event surely comes to a later one.
 
-    Neither may stand under a test of the rank. Between them there may be only tests that count steps or ask for a
+    Neither may be under a test of the rank. Between them there may be only tests that count steps or ask for a
     switch of the program, and no function that is decorated: a decorator may keep ranks away.
     """
     if any(rank_dependent(guard.test) for clause in event.guards.clauses for guard in clause):
@@ -162,14 +169,7 @@ def _is_switch(test: Value) -> bool:
 
 def _counts(test: Value) -> bool:
     """Whether a test is about a number or about one round of a loop."""
-    seen: Value | None = test
-    while isinstance(seen, Part):
-        if isinstance(seen.key, Round):
-            return True
-        if isinstance(seen.key, tuple) and seen.key[0] in _COUNTING:
-            return True
-        seen = seen.owner
-    return False
+    return any(isinstance(p.key, Round) or p.operation in _COUNTING for p in parts_along(test))
 
 
 def possible_at_first(guards: Guards) -> bool:
@@ -184,14 +184,14 @@ def possible_at_first(guards: Guards) -> bool:
 def _holds_at_zero(guard: Guard) -> bool:
     """Whether a test asks whether the number of a round, which begins at zero, is a multiple of something."""
     test: Value | None = guard.test
-    if isinstance(test, Part) and isinstance(test.key, tuple) and test.key[0] == "==":
-        against = test.key[1]
+    if isinstance(test, Part) and test.operation == "==":
+        against = test.operands[0]
         if not guard.taken or not isinstance(against, Literal) or against.value != 0:
             return False
         test = test.owner
     elif guard.taken:
         return False
-    if not isinstance(test, Part) or not isinstance(test.key, tuple) or test.key[0] != "%":
+    if not isinstance(test, Part) or test.operation != "%":
         return False
     return _is_zero(test.owner)
 
@@ -205,7 +205,7 @@ def _is_zero(number: Value) -> bool:
     made = number.owner
     if not isinstance(made.owner, External) or made.owner.name != "builtins.range":
         return False
-    given = made.key[1:] if isinstance(made.key, tuple) else ()
+    given = made.operands
     return len(given) == 1 or (isinstance(given[0], Literal) and given[0].value == 0)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fsdp2lint.api import Arguments, Edit, Literal, Loaded, Saved, Trace, Value, options
+from fsdp2lint.api import Arguments, Edit, Literal, Loaded, Saved, Trace, Value, argument, options
 
 from ..._common.fixes import call_of
 from .checkpoints import is_path
@@ -16,8 +16,7 @@ def mapped(trace: Trace, loaded: Loaded) -> Edit | None:
     call = call_of(loaded.at)
     if call is None or loaded.via != "torch.load" or loaded.path is None:
         return None
-    said = any(one.keyword is not None and one.keyword.value == "mmap" for one in call.args)
-    if said or any(one.star for one in call.args):
+    if argument(call, -1, "mmap") or any(one.star for one in call.args):
         return None
     if not all(is_path(one) for one in options(loaded.path)):
         return None

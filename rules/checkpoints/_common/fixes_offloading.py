@@ -64,7 +64,7 @@ def _serves_others(trace: Trace, taken: StateDictTaken, apart: Collection[cst.CS
 
 
 def _given(called: Called) -> Iterator[Value]:
-    """What a call is asked of and what it is given."""
+    """What a call is called on and what it is given."""
     if called.receiver is not None:
         yield called.receiver
     yield from (one for v in (*called.arguments, *called.keywords.values()) for one in options(v))

@@ -41,69 +41,9 @@ top of a cosine) in the middle of training. A loader hands out again what the mo
 
 ## Forms
 
-Found: a resume in a helper function that sets the model only.
-
-```python
-from torch.distributed.checkpoint.state_dict import get_model_state_dict, get_optimizer_state_dict
-from torch.distributed.checkpoint.state_dict import set_model_state_dict
-
-
-def resume(model, optimizer):
-    state = {
-        "model": get_model_state_dict(model),
-        "optim": get_optimizer_state_dict(model, optimizer),
-    }
-    dcp.load(state, checkpoint_id="step_1")
-    set_model_state_dict(model, state["model"])
-
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-resume(model, optimizer)
-model(torch.randn(4, 8)).sum().backward()
-optimizer.step()
-```
-
-Found: a scheduler that is saved with the rest, and forgotten on the way back.
-
-```python
-from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
-
-
-def state_of(model, optimizer):
-    parts = get_state_dict(model, optimizer)
-    return {"model": parts[0], "optim": parts[1]}
-
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 100)
-state = state_of(model, optimizer)
-dcp.load(state, checkpoint_id="latest")
-set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optim"])
-for step in range(10):
-    model(torch.randn(4, 8)).sum().backward()
-    optimizer.step()
-    scheduler.step()
-dcp.save({**state_of(model, optimizer), "scheduler": scheduler.state_dict()}, checkpoint_id="latest")
-```
-
-Not found: a resume by `torch.load` that leaves the optimizer's state in the file.
-
-```python
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-checkpoint = torch.load("last.pt")
-model.load_state_dict(checkpoint["model"])
-fully_shard(model)
-optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-model(torch.randn(4, 8)).sum().backward()
-optimizer.step()
-```
+- Found: a resume in a helper function that sets the model only.
+- Found: a scheduler that is saved with the rest, and forgotten on the way back.
+- Not found: a resume by `torch.load` that leaves the optimizer's state in the file.
 
 ## Fix safety
 

@@ -19,7 +19,6 @@ from fsdp2lint.api import (
     Module,
     Optimizer,
     Parameters,
-    Part,
     Restored,
     Saved,
     StateDict,
@@ -28,6 +27,8 @@ from fsdp2lint.api import (
     Wrapped,
     lineage,
     options,
+    parts_along,
+    root,
     unwrapped,
 )
 
@@ -145,17 +146,8 @@ def _may_know(given: Iterable[Value]) -> bool:
 
 
 def _is_setting(value: Value) -> bool:
-    seen: Value | None = value
-    while isinstance(seen, Part):
-        operands = seen.key[1:] if isinstance(seen.key, tuple) else ()
-        if not all(
-            isinstance(one, Literal) or _is_setting(one)
-            for one in operands
-            if isinstance(one, Value)
-        ):
-            return False
-        seen = seen.owner
-    return isinstance(seen, External | Literal)
+    given = (one for part in parts_along(value) for one in part.made_of[1:])
+    return isinstance(root(value), External | Literal) and all(map(_is_setting, given))
 
 
 def _same(one: Value, keeper: Value) -> bool:

@@ -117,8 +117,7 @@ def _of_self(taken: StateDictTaken, call: Site, texts: Sequence[str]) -> bool:
 
 
 def _function(site: Site) -> cst.FunctionDef | None:
-    around = Layout.of(site.source).ancestors(site.node)
-    return next((a for a in around if isinstance(a, cst.FunctionDef)), None)
+    return Layout.of(site.source).function(site.node)
 
 
 def _class(layout: Layout, function: cst.CSTNode) -> cst.CSTNode:

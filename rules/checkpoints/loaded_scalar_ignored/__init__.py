@@ -34,78 +34,9 @@ trained weights, silently.
 
 ## Forms
 
-Found: a helper returns the number, and its caller drops it.
-
-```python
-from torch.distributed.checkpoint.state_dict import get_model_state_dict, set_model_state_dict
-
-
-def resume(model):
-    state = {"model": get_model_state_dict(model), "step": 0}
-    dcp.load(state, checkpoint_id="latest")
-    set_model_state_dict(model, state["model"])
-    return state["step"]
-
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-resume(model)
-for step in range(100):
-    model(torch.randn(4, 8)).sum().backward()
-    optimizer.step()
-    optimizer.zero_grad()
-    dcp.save({"model": get_model_state_dict(model), "step": step}, checkpoint_id="latest")
-```
-
-Found: an object that DCP asks for its state, and gives it back in vain.
-
-```python
-from torch.distributed.checkpoint.state_dict import get_model_state_dict, set_model_state_dict
-from torch.distributed.checkpoint.stateful import Stateful
-
-
-class Job(Stateful):
-    def __init__(self, model):
-        self.model = model
-        self.step = 0
-
-    def state_dict(self):
-        return {"model": get_model_state_dict(self.model), "step": self.step}
-
-    def load_state_dict(self, state):
-        set_model_state_dict(self.model, state["model"])
-
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-job = Job(model)
-dcp.load({"job": job}, checkpoint_id="latest")
-while job.step < 100:
-    model(torch.randn(4, 8)).sum().backward()
-    optimizer.step()
-    job.step += 1
-dcp.save({"job": job}, checkpoint_id="latest")
-```
-
-Not found: a number that is asked for with the rest of the dictionary.
-
-```python
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-state = {"model": model.state_dict(), "step": 0}
-dcp.load(state, checkpoint_id="latest")
-print(state)
-for step in range(100):
-    model(torch.randn(4, 8)).sum().backward()
-    optimizer.step()
-    dcp.save({"model": model.state_dict(), "step": step}, checkpoint_id="latest")
-```
+- Found: a helper returns the number, and its caller drops it.
+- Found: an object that DCP asks for its state, and gives it back in vain.
+- Not found: a number that is asked for with the rest of the dictionary.
 
 ## Fix safety
 
@@ -194,7 +125,7 @@ def check(trace: Trace) -> Iterator[Finding]:
 def _elements(
     display: cst.Dict, above: tuple[str, ...] = ()
 ) -> Iterator[tuple[cst.DictElement, tuple[str, ...]]]:
-    """What stands in a dictionary and in the dictionaries in it, each with its keys as the script writes them."""
+    """What is in a dictionary and in the dictionaries in it, each with its keys as the script writes them."""
     for element in display.elements:
         if isinstance(element, cst.DictElement) and isinstance(element.key, cst.SimpleString):
             keys = (*above, element.key.value)
@@ -281,7 +212,7 @@ _COUNTED = re.compile(r"step|epoch|iteration|iter\b|iter_num", re.IGNORECASE)
 
 
 def _below(trace: Trace, whole: Value, keys: Sequence[str], here: Guards) -> Value | None:
-    """What stands in a dictionary under several keys, one inside of another."""
+    """What is in a dictionary under several keys, one inside of another."""
     found: Value | None = whole
     for key in keys:
         if found is not None:

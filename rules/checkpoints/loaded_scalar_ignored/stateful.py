@@ -53,7 +53,7 @@ def _method(value: Value, name: str) -> tuple[str, cst.FunctionDef, Source] | No
 
 
 def _kept(function: cst.FunctionDef) -> Iterator[tuple[str, str]]:
-    """The keys of the dictionary that a method returns, under which attributes of its own stand."""
+    """The keys of the dictionary that a method returns, under which attributes of its own are."""
     returned = [n.value for n in walk(function) if isinstance(n, cst.Return)]
     named = {one.value for one in returned if isinstance(one, cst.Name)}
     bound = [

@@ -10,15 +10,13 @@ from fsdp2lint.api import Layout, Site, walk
 
 
 def function_of(site: Site) -> cst.CSTNode:
-    """The function that a site stands in, or the module."""
-    for around in Layout.of(site.source).ancestors(site.node):
-        if isinstance(around, cst.FunctionDef):
-            return around.body
-    return site.source.tree
+    """The function that a site is in, or the module."""
+    function = Layout.of(site.source).function(site.node)
+    return site.source.tree if function is None else function.body
 
 
 def names_after(site: Site, name: str) -> Iterator[cst.Name]:
-    """Where a name stands after a call, in the same function."""
+    """Where a name is after a call, in the same function."""
     layout = Layout.of(site.source)
     end = layout.span(site.node)[1]
     for node in walk(function_of(site)):

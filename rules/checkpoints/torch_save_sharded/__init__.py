@@ -37,55 +37,10 @@ itself has distributed the model or gets the gathered state as `state_dict=`.
 
 ## Forms
 
-Found: a state dict inside a checkpoint, taken by a helper function.
-
-```python
-def checkpoint(model, step):
-    return {"model": model.state_dict(), "step": step}
-
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-torch.save(checkpoint(model, 3), f"model_{dist.get_rank()}.pt")
-```
-
-Found: the state of an optimizer.
-
-```python
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-torch.save(optimizer.state_dict(), f"optimizer_{dist.get_rank()}.pt")
-```
-
-Found: a model of Transformers that writes its own state dict.
-
-```python
-from transformers import AutoModelForCausalLM
-
-dist.init_process_group("gloo")
-model = AutoModelForCausalLM.from_pretrained("gpt2")
-for block in model.transformer.h:
-    fully_shard(block)
-fully_shard(model)
-if dist.get_rank() == 0:
-    model.save_pretrained("out")
-```
-
-Not found: a state dict that code outside of the project may have gathered.
-
-```python
-from elsewhere import finish
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-state = model.state_dict()
-finish(state)
-torch.save(state, "model.pt")
-```
+- Found: a state dict inside a checkpoint, taken by a helper function.
+- Found: the state of an optimizer.
+- Found: a model of Transformers that writes its own state dict.
+- Not found: a state dict that code outside of the project may have gathered.
 
 ## Fix safety
 
@@ -121,6 +76,7 @@ from fsdp2lint.api import (
     Value,
     lineage,
     options,
+    parts_along,
     rule,
     unwrapped,
 )
@@ -158,7 +114,7 @@ def check(trace: Trace) -> Iterator[Finding]:
                 at=saved,
                 message=f"`{saved.via}` writes the state dict of `{owner}`, which holds only this rank's "
                 "shards; save with DCP, or gather the full state dict first",
-                because=((shard.event, f"`{shard.module.words()}` is sharded here"),),
+                because=(shard.reason,),
                 fix=gathered(
                     trace, saved, [s for s in states if _local(trace, saved, s) is not None]
                 ),
@@ -183,7 +139,7 @@ def _by_safetensors(trace: Trace, saved: Saved) -> Iterator[Finding]:
         at=saved,
         message=f"`{saved.via.lstrip('.')}` raises on the state dict of `{found[1].words()}`: safetensors cannot write "
         f"`DTensor`s; gather the full state dict on every rank, and hand it to {given} on the first",
-        because=((found[0].event, f"`{found[0].module.words()}` is sharded here"),),
+        because=(found[0].reason,),
     )
 
 
@@ -234,12 +190,7 @@ def _receiver(trace: Trace, value: Value) -> Value | None:
 
 def _is_gathered(value: Value) -> bool:
     """Whether a tensor is made of one that is no shard any more: ``entry.full_tensor().detach()``."""
-    seen: Value | None = value
-    while isinstance(seen, Part):
-        if not _keeps(seen):
-            return True
-        seen = seen.owner
-    return False
+    return not all(map(_keeps, parts_along(value)))
 
 
 def _keeps(value: Part) -> bool:

@@ -14,7 +14,7 @@ from ..._common.tensors import has_root_above
 def outputs(trace: Trace) -> Iterator[tuple[Returned, Shard, Value]]:
     """The forwards of modules that are groups of their own, each with what it can have returned.
 
-    Only where gradients are kept and a backward is in sight.
+    Only where gradients are kept and a backward is resolved.
     """
     if not trace.of(Backward):
         return

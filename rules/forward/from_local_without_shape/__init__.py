@@ -36,52 +36,10 @@ stride of the whole given, pieces that are cut as `torch.chunk` cuts them are fi
 
 ## Forms
 
-Found: a helper function that cuts by the mesh.
-
-```python
-def part(whole, mesh):
-    return whole.tensor_split(mesh.size())[mesh.get_local_rank()]
-
-
-dist.init_process_group("gloo")
-mesh = init_device_mesh("cpu", (2,))
-averages = DTensor.from_local(part(torch.randn(5, 4), mesh), mesh, [Shard(0)])
-```
-
-Found: shards of parameters that are made distributed again.
-
-```python
-from torch import nn
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 5)
-fully_shard(model)
-kept = {
-    name: DTensor.from_local(p.to_local().clone(), p.device_mesh, p.placements)
-    for name, p in model.named_parameters()
-}
-```
-
-Not found: pieces whose size the data decide.
-
-```python
-dist.init_process_group("gloo")
-mesh = init_device_mesh("cpu", (2,))
-x = torch.randn(8, 4)
-kept = DTensor.from_local(x[x[:, 0] > 0], mesh, [Shard(0)])
-```
-
-Not found: a number of ranks that is not written down, where some numbers divide evenly.
-
-```python
-import os
-
-dist.init_process_group("gloo")
-world = int(os.environ["WORLD_SIZE"])
-mesh = init_device_mesh("cpu", (world,))
-local = torch.randn(10, 4).chunk(world)[dist.get_rank()]
-averages = DTensor.from_local(local, mesh, [Shard(0)])
-```
+- Found: a helper function that cuts by the mesh.
+- Found: shards of parameters that are made distributed again.
+- Not found: pieces whose size the data decide.
+- Not found: a number of ranks that is not written down, where some numbers divide evenly.
 
 ## Fix safety
 
@@ -126,6 +84,7 @@ from fsdp2lint.api import (
     Part,
     Trace,
     Value,
+    computed_from,
     is_choice,
     of_world_size,
     options,
@@ -208,7 +167,7 @@ def _own_shard(trace: Trace, called: Called, local: Value) -> tuple[str, int] | 
     An odd number of rows is uneven on 2, 4 and 8 ranks alike.
     """
     while isinstance(local, Part) and local.key not in (".to_local()", "._local_tensor"):
-        if not isinstance(local.key, tuple) or local.key[0] not in _SAME_SHAPE:
+        if local.operation not in _SAME_SHAPE:
             return None
         local = local.owner
     if not isinstance(local, Part) or any(_asks_about(g.test, local.owner) for g in _tests(called)):
@@ -237,17 +196,7 @@ def _tests(called: Called) -> Iterator[Guard]:
 def _asks_about(test: Value, tensor: Value) -> bool:
     """Whether a test is about a tensor, or about the pair of its name and it."""
     about = {tensor, tensor.owner} if isinstance(tensor, Part) else {tensor}
-    todo: list[Value] = [test]
-    while todo:
-        one = todo.pop()
-        if one in about:
-            return True
-        if isinstance(one, Part):
-            key = one.key if isinstance(one.key, tuple) else ()
-            todo += [one.owner, *(v for v in key if isinstance(v, Value))]
-        todo += [v for v in (getattr(one, "test", None),) if isinstance(v, Value)]
-        todo += list(one.operands) if isinstance(one, Logic) else []
-    return False
+    return any(one in about for one in computed_from(test))
 
 
 def _as_whole(called: Called) -> Fix | None:

@@ -12,7 +12,7 @@ _GROWING = ("append", "extend", "insert", "add", "update", "pop")
 
 
 def counted(site: Site) -> bool:
-    """Whether what stands at a site is computed from something that a loop changes round by round.
+    """Whether what is at a site is computed from something that a loop changes round by round.
 
     The names of the function around it (of the module) are followed through its assignments.
     """
@@ -32,8 +32,7 @@ def counted(site: Site) -> bool:
 
 
 def _scope(site: Site) -> cst.CSTNode:
-    around = Layout.of(site.source).ancestors(site.node)
-    return next((n for n in around if isinstance(n, cst.FunctionDef)), site.source.tree)
+    return Layout.of(site.source).function(site.node) or site.source.tree
 
 
 def _changed_in_loops(scope: cst.CSTNode) -> Iterator[str]:

@@ -154,9 +154,9 @@ class Numbers:
         return None if found is None else self._element(value.owner, int(found[1]))
 
     def _operation(self, value: Part) -> Number | None:
-        if not isinstance(value.key, tuple):
+        if not value.operation:
             return None
-        name, *rest = value.key
+        name, rest = value.operation, value.operands
         operands = [v for v in rest if isinstance(v, Value)]
         if name in _OPERATIONS and operands:
             return self._binary(name, value.owner, operands, reversed_="reversed" in rest)
@@ -192,11 +192,10 @@ class Numbers:
 
     def _counts_ranks(self, value: Part, operands: list[Value]) -> bool:
         """Whether this is ``dist.get_world_size()`` or the size of the mesh."""
-        key = value.key if isinstance(value.key, tuple) else ()
-        if key[:1] != ("call",):
+        if value.operation != "call":
             return False
         if value.owner is self.mesh:
-            return key[1:2] == (".size",)
+            return value.operands[:1] == (".size",)
         name = getattr(value.owner, "name", "")
         return name == "torch.distributed.get_world_size" and not operands
 

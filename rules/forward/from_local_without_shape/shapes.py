@@ -1,4 +1,4 @@
-"""What the shapes of a script's tensors are on one rank of a run, where they are made and cut in sight."""
+"""What the shapes of a script's tensors are on one rank of a run, where they are made and cut by resolved code."""
 
 from __future__ import annotations
 

@@ -46,121 +46,11 @@ Inputs are cast for sharded modules only, not for layers in the middle of a grou
 
 ## Forms
 
-Found: one policy for all blocks, in a loop.
-
-```python
-class Model(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.blocks = nn.ModuleList(nn.Linear(8, 8) for _ in range(2))
-        self.norm = nn.LayerNorm(8)
-
-    def forward(self, x):
-        for block in self.blocks:
-            x = block(x)
-        return self.norm(x)
-
-
-dist.init_process_group("gloo")
-model = Model()
-policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, output_dtype=torch.float32)
-options = {"mp_policy": policy}
-for block in model.blocks:
-    fully_shard(block, **options)
-fully_shard(model, **options)
-model(torch.randn(4, 8)).sum().backward()
-```
-
-Found: a helper function that makes the policy.
-
-```python
-def shard(module):
-    policy = MixedPrecisionPolicy(torch.bfloat16, output_dtype=torch.float32)
-    return fully_shard(module, mp_policy=policy)
-
-
-class Model(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.block, self.head = nn.Linear(8, 8), nn.Linear(8, 8)
-
-    def forward(self, x):
-        return self.head(self.block(x))
-
-
-dist.init_process_group("gloo")
-model = Model()
-shard(model.block)
-shard(model)
-model(torch.randn(4, 8)).sum().backward()
-```
-
-Found: norms that compute in float32.
-
-```python
-class Block(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.norm, self.up = nn.LayerNorm(8), nn.Linear(8, 8)
-
-    def forward(self, x):
-        return x + self.up(self.norm(x))
-
-
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.blocks = nn.ModuleList(Block() for _ in range(2))
-
-    def forward(self, x):
-        for block in self.blocks:
-            x = block(x)
-        return x
-
-
-dist.init_process_group("gloo")
-model = Net()
-high = MixedPrecisionPolicy(param_dtype=torch.float32)
-low = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-for module in model.modules():
-    if isinstance(module, nn.LayerNorm):
-        fully_shard(module, mp_policy=high)
-for block in model.blocks:
-    fully_shard(block, mp_policy=low)
-fully_shard(model, mp_policy=low)
-model(torch.randn(4, 8)).sum().backward()
-```
-
-Not found: layers of an `nn.Sequential`, whose forward is not in the project.
-
-```python
-dist.init_process_group("gloo")
-model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
-policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, output_dtype=torch.float32)
-fully_shard(model[0], mp_policy=policy)
-fully_shard(model, mp_policy=policy)
-model(torch.randn(4, 8)).sum().backward()
-```
-
-Not found: a weight that is used without its layer.
-
-```python
-class Model(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.block, self.head = nn.Linear(8, 8), nn.Linear(8, 8)
-
-    def forward(self, x):
-        return nn.functional.linear(self.block(x), self.head.weight)
-
-
-dist.init_process_group("gloo")
-model = Model()
-policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, output_dtype=torch.float32)
-fully_shard(model.block, mp_policy=policy)
-fully_shard(model, mp_policy=policy)
-model(torch.randn(4, 8)).sum().backward()
-```
+- Found: one policy for all blocks, in a loop.
+- Found: a helper function that makes the policy.
+- Found: norms that compute in float32.
+- Not found: layers of an `nn.Sequential`, whose forward is not in the project.
+- Not found: a weight that is used without its layer.
 
 ## Fix safety
 
@@ -221,7 +111,7 @@ def check(trace: Trace) -> Iterator[Finding]:
                 message=f"`{shard.module.words()}` gives its output in `{given}`, and `{after.module.words()}`, a "
                 f"layer of `{root.module.words()}` in `{lower}`, computes with it: leave `output_dtype` to the root",
                 because=(
-                    (root.event, f"`{root.module.words()}` is sharded here"),
+                    root.reason,
                     (after, "this layer computes after it"),
                 ),
                 fix=for_the_root_only(trace, shard),

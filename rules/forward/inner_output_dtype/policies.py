@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import libcst as cst
 
-from fsdp2lint.api import Arguments, Called, Fix, InsertBefore, Trace, name_for
+from fsdp2lint.api import Arguments, Called, Fix, InsertBefore, Trace, argument, name_for
 
 from ..._common.fixes import call_of, free_name, own_statement, path_text
 from ..._common.policies import around, policy_of
@@ -19,7 +19,7 @@ def for_the_root_only(trace: Trace, shard: Shard) -> Fix | None:
     if not all(_inner(trace, s) and policy_of(s) is not None for s in alike):
         return None
     made = _made(trace, shard)
-    dropped = None if made is None else _dropped(trace, shard, made)
+    dropped = None if made is None else _dropped(trace, made)
     return dropped or _replaced(shard)
 
 
@@ -33,7 +33,7 @@ def _made(trace: Trace, shard: Shard) -> Called | None:
     return next((c for c in trace.of(Called) if c.result is policy), None)
 
 
-def _dropped(trace: Trace, shard: Shard, made: Called) -> Fix | None:
+def _dropped(trace: Trace, made: Called) -> Fix | None:
     """The argument away from a policy that the script itself makes, for inner modules and nothing else."""
     call, source = call_of(made.at), made.at.source
     if call is None or source is not trace.source or not trace.known(made.result):
@@ -42,7 +42,7 @@ def _dropped(trace: Trace, shard: Shard, made: Called) -> Fix | None:
         theirs = _made(trace, other)
         if theirs is not None and theirs.at.node is call and not _inner(trace, other):
             return None
-    which = _argument(call, "output_dtype", 2)
+    which = argument(call, 2, "output_dtype")
     if which is None or (which.keyword is None and which is not call.args[-1]):
         return None
     return Fix(_TITLE, (Arguments(source, call).remove(which),), "safe")
@@ -51,7 +51,7 @@ def _dropped(trace: Trace, shard: Shard, made: Called) -> Fix | None:
 def _replaced(shard: Shard) -> Fix | None:
     """A second policy without `output_dtype` for a call that is given the policy of others too."""
     call, source = call_of(shard.event.at), shard.event.at.source
-    given = None if call is None else _argument(call, "mp_policy")
+    given = argument(call, -1, "mp_policy")
     if call is None or given is None:
         return None if call is None else _replaced_in_options(shard, call)
     replace = name_for(source, call, "dataclasses.replace")
@@ -64,7 +64,7 @@ def _replaced(shard: Shard) -> Fix | None:
 def _replaced_in_options(shard: Shard, call: cst.Call) -> Fix | None:
     """The same where the policy is among options that are passed on as ``**options``."""
     passed = [a for a in call.args if a.star == "**"]
-    named = any(a.keyword is not None and a.keyword.value == "mp_policy" for a in call.args)
+    named = argument(call, -1, "mp_policy") is not None
     options = path_text(shard.event.at, passed[0].value) if len(passed) == 1 else ""
     if named or not options or shard.event.open:
         return None
@@ -79,14 +79,3 @@ def _replaced_in_options(shard: Shard, call: cst.Call) -> Fix | None:
         *replace.edits,
     )
     return Fix(_TITLE, edits, "safe")
-
-
-def _argument(call: cst.Call, keyword: str, position: int = -1) -> cst.Arg | None:
-    """An argument that is written in a call."""
-    for index, argument in enumerate(call.args):
-        if argument.star:
-            return None
-        named = argument.keyword
-        if (named is None and index == position) or (named is not None and named.value == keyword):
-            return argument
-    return None

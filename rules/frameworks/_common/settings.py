@@ -8,7 +8,7 @@ from fsdp2lint.api import Asked, Entry, Finding, Fix, Site, Splice, Trace, witho
 
 
 def place(trace: Trace, node: Any) -> Site:
-    """Where a node of the settings stands."""
+    """Where a node of the settings is."""
     return Site(trace.source, node, node)
 
 

@@ -33,67 +33,10 @@ number, and gradients that are clipped by it become too small. On the `DTensor` 
 
 ## Forms
 
-Found: a method that adds up the squares.
-
-```python
-class Trainer:
-    def __init__(self, model):
-        self.model = model
-
-    def norm(self):
-        total = torch.zeros(())
-        for p in self.model.parameters():
-            total += p.grad.norm().full_tensor() ** 2
-        dist.all_reduce(total)
-        return total.sqrt()
-
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-model(torch.randn(4, 8)).sum().backward()
-print(Trainer(model).norm())
-```
-
-Found: a sum on one rank, of a number.
-
-```python
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-model(torch.randn(4, 8)).sum().backward()
-norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0).full_tensor().item()
-square = torch.tensor(norm**2)
-dist.reduce(square, dst=0)
-print(square.sqrt())
-```
-
-Not found: functional collectives.
-
-```python
-import torch.distributed._functional_collectives as funcol
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-model(torch.randn(4, 8)).sum().backward()
-norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0).full_tensor()
-square = funcol.all_reduce(norm**2, "sum", dist.group.WORLD)
-print(square.sqrt())
-```
-
-Not found: norms that are gathered and added up.
-
-```python
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-model(torch.randn(4, 8)).sum().backward()
-norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0).full_tensor()
-every = [torch.zeros_like(norm) for _ in range(dist.get_world_size())]
-dist.all_gather(every, norm**2)
-print(sum(every) ** 0.5)
-```
+- Found: a method that adds up the squares.
+- Found: a sum on one rank, of a number.
+- Not found: functional collectives.
+- Not found: norms that are gathered and added up.
 
 ## Fix safety
 
@@ -135,7 +78,8 @@ from fsdp2lint.api import (
     rule,
 )
 
-from ..._common.shared import Shard, sharded
+from ..._common.parts import holding_shards
+from ..._common.shared import Shard
 from .._common.sums import sums_over_ranks
 from .norms import by_the_utility, without_sum
 
@@ -193,9 +137,7 @@ def _norm_of_all(trace: Trace, value: Value, depth: int, whole: bool = False) ->
     if whole and value.key == ".grad":
         return _of_gradient(trace, value)
     whole = whole or value.key == ".full_tensor()"
-    operands = value.key[1:] if isinstance(value.key, tuple) else ()
-    parts = [value.owner, *(o for o in operands if isinstance(o, Value))]
-    for one in parts:
+    for one in value.made_of:
         if not isinstance(one, Literal):
             found_one = _norm_of_all(trace, one, depth - 1, whole)
             if found_one is not None:
@@ -211,7 +153,7 @@ def _clipped(trace: Trace, value: Value) -> Shard | None:
         for event in trace.of(Clipped):
             if event.at.node is called.at.node:
                 for parameters in event.parameters:
-                    found = sharded(trace, event, parameters.of)
+                    found = holding_shards(trace, event, parameters.of)
                     if found is not None:
                         return found[0]
     return None
@@ -222,6 +164,6 @@ def _of_gradient(trace: Trace, value: Part) -> Shard | None:
     seen = root(value)
     last = trace.events[-1]
     if isinstance(seen, Parameters):
-        found = sharded(trace, last, seen.of)
+        found = holding_shards(trace, last, seen.of)
         return None if found is None else found[0]
     return None

@@ -67,15 +67,14 @@ def _made_here(trace: Trace, collective: Collective, value: Value, depth: int) -
             _made_here(trace, collective, p, depth - 1) for p in parts
         )
     elif isinstance(value, Part):
-        key = value.key[1:] if isinstance(value.key, tuple) else ()
-        parts += (value.owner, *(o for o in key if isinstance(o, Value)))
+        parts += value.made_of
     return bool(parts) and all(_made_here(trace, collective, p, depth - 1) for p in parts)
 
 
 def by_the_utility(trace: Trace, collective: Collective) -> Fix | None:
     """`get_total_norm` in place of a loop over parameters, the sum and the root.
 
-    None unless the four stand one below the other and nothing else uses what the loop adds up.
+    None unless the four are one below the other and nothing else uses what the loop adds up.
     """
     found = summing_loop(trace, collective.at)
     if found is None:

@@ -31,53 +31,9 @@ dead, so that every micro-batch communicates. Gradient accumulation without comm
 
 ## Forms
 
-Found: a choice between `no_sync()` and nothing, asked by `hasattr`.
-
-```python
-import contextlib
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-for micro in range(4):
-    quiet = model.no_sync if hasattr(model, "no_sync") and micro < 3 else contextlib.nullcontext
-    with quiet():
-        model(torch.randn(4, 8)).sum().backward()
-```
-
-Found: a context manager of the project around it.
-
-```python
-import contextlib
-
-
-@contextlib.contextmanager
-def accumulate(model, on):
-    if on:
-        with model.no_sync():
-            yield
-    else:
-        yield
-
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-with accumulate(model, True):
-    model(torch.randn(4, 8)).sum().backward()
-```
-
-Not found: the method of FSDP1's class, to which the model is handed.
-
-```python
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-with FSDP.no_sync(model):
-    model(torch.randn(4, 8)).sum().backward()
-```
+- Found: a choice between `no_sync()` and nothing, asked by `hasattr`.
+- Found: a context manager of the project around it.
+- Not found: the method of FSDP1's class, to which the model is handed.
 
 ## Fix safety
 
@@ -139,7 +95,7 @@ def check(trace: Trace) -> Iterator[Finding]:
             at=_read(event),
             message=f"`{module.words()}` is sharded by `fully_shard` and has no `no_sync`: {happens}; "
             "use `set_requires_gradient_sync`",
-            because=((shard.event, f"`{shard.module.words()}` is sharded here"),),
+            because=(shard.reason,),
             fix=switched_instead(trace, event) if isinstance(event, SyncPaused) else None,
         )
 

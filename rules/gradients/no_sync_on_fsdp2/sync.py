@@ -22,7 +22,7 @@ def switched_instead(trace: Trace, paused: SyncPaused) -> Fix | None:
     """``set_requires_gradient_sync`` in place of a ``with model.no_sync():`` around a backward.
 
     None unless the model has surely been sharded itself, every backward inside and outside of the block is
-    in sight, and the script switches nothing itself.
+    resolved, and the script switches nothing itself.
     """
     receiver = receiver_of(paused.at)
     model = path_text(paused.at, receiver)

@@ -24,6 +24,7 @@ from fsdp2lint.api import (
     Written,
     lineage,
     options,
+    root,
     unwrapped,
     walk,
 )
@@ -85,7 +86,7 @@ def values_for(trace: Trace, event: Event, module: Value, name: str) -> str:
 
 
 def _resets(trace: Trace, module: Value) -> bool:
-    """Whether ``reset_parameters``, asked of each module that has it, gives all that this one owns values."""
+    """Whether ``reset_parameters``, called on each module that has it, gives all that this one owns values."""
     if not isinstance(module, Instance) or module in trace.memory.loose:
         return False
     if not all(_seen(trace, value) for _, value in trace.memory.entries(module)):
@@ -107,13 +108,11 @@ def _resets(trace: Trace, module: Value) -> bool:
 
 
 def _seen(trace: Trace, value: Value) -> bool:
-    """Whether it is in sight what an attribute is: nothing that could be a layer of another library."""
+    """Whether it is resolved what an attribute is: nothing that could be a layer of another library."""
     for one in options(value):
-        root = one
-        while isinstance(root, Part):
-            root = root.owner
-        if isinstance(one, Part) and isinstance(root, External):
-            if not root.name.startswith(_OF_NO_MODULE):
+        whole = root(one)
+        if isinstance(one, Part) and isinstance(whole, External):
+            if not whole.name.startswith(_OF_NO_MODULE):
                 return False
         elif isinstance(one, Container):
             if not all(_seen(trace, held) for _, held in trace.memory.entries(one)):
@@ -189,7 +188,7 @@ def _resetting(event: Event) -> bool:
 
 
 def _again(site: Site, applied: Called, name: str) -> str:
-    """``self.apply(self.initialise)`` of a constructor, said of the model under its name elsewhere."""
+    """``self.apply(self.initialise)`` of a constructor, written for the model under its name elsewhere."""
     call = call_of(applied.at)
     value = applied.argument(0, "fn")
     node = call.args[0].value if call is not None and len(call.args) == 1 else None

@@ -29,73 +29,11 @@ raises RuntimeError with the names of the parameters.
 
 ## Forms
 
-Found: a load that happens on the resume branch only.
-
-```python
-import argparse
-
-parser = argparse.ArgumentParser()
-parser.add_argument("--resume")
-args = parser.parse_args()
-dist.init_process_group("gloo")
-with torch.device("meta"):
-    model = nn.Linear(8, 8)
-fully_shard(model)
-if args.resume:
-    model.to_empty(device="cpu")
-    model.load_state_dict(torch.load(args.resume, mmap=True))
-model(torch.randn(4, 8)).sum().backward()
-```
-
-Found: accelerate's context.
-
-```python
-from accelerate import init_empty_weights
-
-dist.init_process_group("gloo")
-with init_empty_weights():
-    model = nn.Linear(8, 8)
-fully_shard(model)
-model(torch.randn(4, 8)).sum().backward()
-```
-
-Found: a language model of Transformers.
-
-```python
-from transformers import AutoConfig, AutoModelForCausalLM
-
-dist.init_process_group("gloo")
-with torch.device("meta"):
-    model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained("gpt2"))
-for block in model.transformer.h:
-    fully_shard(block)
-fully_shard(model)
-model(input_ids=torch.ones(1, 4, dtype=torch.long)).logits.sum().backward()
-```
-
-Not found: the default device.
-
-```python
-dist.init_process_group("gloo")
-torch.set_default_device("meta")
-model = nn.Linear(8, 8)
-torch.set_default_device("cpu")
-fully_shard(model)
-model(torch.randn(4, 8)).sum().backward()
-```
-
-Not found: memory for a part of the blocks.
-
-```python
-dist.init_process_group("gloo")
-with torch.device("meta"):
-    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
-for layer in model:
-    fully_shard(layer)
-model[0].to_empty(device="cpu")
-model[0].reset_parameters()
-model(torch.randn(4, 8)).sum().backward()
-```
+- Found: a load that happens on the resume branch only.
+- Found: accelerate's context.
+- Found: a language model of Transformers.
+- Not found: the default device.
+- Not found: memory for a part of the blocks.
 
 ## Fix safety
 
@@ -166,7 +104,7 @@ def check(trace: Trace) -> Iterator[Finding]:
                 f"{on_paths(forward, ways)}: RuntimeError; call `to_empty` and initialise them, or load a state, before",
                 because=(
                     (called, "built without memory here"),
-                    (shard.event, f"`{shard.module.words()}` is sharded here"),
+                    shard.reason,
                 ),
                 fix=materialized(trace, forward, module),
             )

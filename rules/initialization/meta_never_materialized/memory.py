@@ -87,7 +87,7 @@ def _all_on_meta(trace: Trace, shard: Shard) -> bool:
 
 
 def _device(trace: Trace, shard: Shard) -> str:
-    """Where the shards belong; nothing when that is not in sight."""
+    """Where the shards belong; nothing when that is not resolved."""
     offload = shard.event.options.get("offload_policy")
     if shard.event.open:
         return ""

@@ -30,103 +30,15 @@ tensor, and what is written into that is thrown away. Neither raises. Write befo
 
 ## Forms
 
-Found: each parameter by its name.
-
-```python
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-state = {"weight": torch.eye(8), "bias": torch.zeros(8)}
-for name, parameter in model.named_parameters():
-    parameter.data = state[name]
-```
-
-Found: a method that clears a row.
-
-```python
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.words = nn.Embedding(16, 8)
-
-    def forget(self, index):
-        nn.init.zeros_(self.words.weight[index])
-
-
-dist.init_process_group("gloo")
-model = Net()
-fully_shard(model)
-with torch.no_grad():
-    model.forget(0)
-```
-
-Found: a mask like a gradient, which is sharded as the gradient is.
-
-```python
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-model(torch.randn(2, 8)).sum().backward()
-mask = torch.zeros_like(model.weight.grad)
-mask[3] = torch.ones_like(mask[3])
-model.weight.grad = model.weight.grad * mask
-```
-
-Found: a gathered tensor in the place of the shard.
-
-```python
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-for parameter in model.parameters():
-    parameter.data = parameter.full_tensor()
-```
-
-Found: averaged weights in the place of the trained ones.
-
-```python
-class Average:
-    def __init__(self, model):
-        self.model = model
-        self.mean = {n: p.data.clone() for n, p in model.named_parameters()}
-        self.kept = {}
-
-    def use(self):
-        for name, parameter in self.model.named_parameters():
-            self.kept[name] = parameter.data
-            parameter.data = self.mean[name]
-
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-average = Average(model)
-average.use()
-```
-
-Found: weights that are to stay in a range.
-
-```python
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-model(torch.randn(2, 8)).sum().backward()
-for parameter in model.parameters():
-    parameter.data = parameter.data.clamp(-0.01, 0.01)
-```
-
-Not found: tensors from a file of safetensors, which are always plain.
-
-```python
-from safetensors.torch import load_file
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-state = load_file("model.safetensors")
-for name, parameter in model.named_parameters():
-    parameter.data = state[name]
-```
+- Found: each parameter by its name.
+- Found: a method that clears a row.
+- Found: a mask like a gradient, which is sharded as the gradient is.
+- Found: a gathered tensor in the place of the shard.
+- Found: averaged weights in the place of the trained ones.
+- Found: weights that are to stay in a range.
+- Found: master weights that are kept on the parameters.
+- Not found: what is put back into `.data` as it was taken from there.
+- Not found: tensors from a file of safetensors, which are always plain.
 
 ## Fix safety
 
@@ -179,7 +91,7 @@ def check(trace: Trace) -> Iterator[Finding]:
         yield Finding(
             at=event,
             message=message,
-            because=((shard.event, f"`{shard.module.words()}` is sharded here"),),
+            because=(shard.reason,),
             fix=(copied(trace, event) if isinstance(event, Written) else None)
             or written_before(trace, event, tensor, nodes),
         )

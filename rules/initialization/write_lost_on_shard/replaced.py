@@ -43,9 +43,12 @@ def is_another(trace: Trace, written: Written) -> bool:
 
 
 def _is_new(trace: Trace, value: Value, depth: int) -> bool:
-    if depth == 0 or not isinstance(value, Part) or not isinstance(value.key, tuple):
+    if depth == 0 or not isinstance(value, Part):
         return False
-    what = value.key[0]
+    if not value.operation:
+        kept = [one for each in _kept(trace, value) for one in options(each)]
+        return bool(kept) and all(_is_new(trace, one, depth - 1) for one in kept)
+    what = value.operation
     if what == "call":
         made = call_that_made(trace, value)
         given = made.argument(0, "input") if made is not None else None
@@ -67,6 +70,13 @@ def _is_new(trace: Trace, value: Value, depth: int) -> bool:
     return name == "clone" or of_parameters(value.owner)
 
 
+def _kept(trace: Trace, value: Part) -> list[Value]:
+    """What the script keeps under a name of its own on parameters: ``p.master`` of ``p.master = torch.empty_like(p)``."""
+    if not isinstance(value.key, str) or not of_parameters(value.owner):
+        return []
+    return [one.value for one in trace.of(Written) if f".{one.name}" == value.key != ".data"]
+
+
 def _entries(trace: Trace, table: Value) -> list[Value]:
     """What a dictionary holds; nothing where it may hold more."""
     if not isinstance(table, Container) or table.kind != "dict" or may_hold_more(trace, table):
@@ -79,6 +89,8 @@ def copied(trace: Trace, written: Written) -> Fix | None:
     source = written.at.source
     if is_plain(trace, written, written.value):
         return None
+    if any(isinstance(one, Part) and _kept(trace, one) for one in options(written.value)):
+        return None  # such a copy may be of another dtype, which the shard does not take on
     statement = Layout.of(source).statement(written.at.node)
     if not isinstance(statement, cst.Assign) or len(statement.targets) != 1:
         return None

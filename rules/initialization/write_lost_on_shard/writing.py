@@ -7,7 +7,7 @@ from collections.abc import Set as AbstractSet
 
 import libcst as cst
 
-from fsdp2lint.api import Event, Fix, Sharded, Source, Trace, Value, dotted
+from fsdp2lint.api import Event, Fix, Sharded, Trace, Value, dotted
 
 from ..._common.fixes_effects import Effect, does_only, holds
 from ..._common.shared import overlap, shards_before
@@ -45,9 +45,9 @@ def written_before(
         return any(does_only(one, e, calls) for e in asked if holds(one, e))
 
     def shards_in_place(one: cst.CSTNode) -> bool:
-        return _binds_the_same(one, asked, effect.source)
+        return _binds_the_same(one, asked)
 
-    if effect.disturbed(apart=shards_in_place) or effect.told(apart=shards):
+    if effect.disturbed(apart=shards_in_place) or effect.hands_over(apart=shards):
         return None
     return effect.above("write before the model is sharded", "each rank writes for itself then")
 
@@ -57,7 +57,7 @@ def _seeded(trace: Trace, effect: Effect) -> bool:
     return any(holds(one, c) for c in trace.calls(*_SEEDS) for one in effect.between)
 
 
-def _binds_the_same(line: cst.CSTNode, asked: Sequence[Sharded], source: Source) -> bool:
+def _binds_the_same(line: cst.CSTNode, asked: Sequence[Sharded]) -> bool:
     """Whether a statement is `model = fully_shard(model)`: the name goes on to mean the same object."""
     small = line.body[0] if isinstance(line, cst.SimpleStatementLine) else None
     if not isinstance(small, cst.Assign) or not isinstance(small.value, cst.Call):

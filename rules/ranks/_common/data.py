@@ -89,12 +89,12 @@ def _backward_in(trace: Trace, walk: Event, loop: cst.CSTNode) -> bool:
 
 
 def loop_of(walk: Event) -> cst.For | None:
-    """The loop whose iterable a walk stands in."""
+    """The loop whose iterable a walk is in."""
     return _loop_over(walk.at)
 
 
 def _loop_over(site: Site) -> cst.For | None:
-    """The loop whose iterable a call is, or stands in."""
+    """The loop whose iterable a call is, or is in."""
     for around in Layout.of(site.source).ancestors(site.node):
         if isinstance(around, cst.For):
             return around

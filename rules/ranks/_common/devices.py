@@ -50,10 +50,8 @@ def names_own(moved: Moved) -> bool:
 
 def _is_of_local_rank(value: Value) -> bool:
     """Whether a value is the rank on the host, or a text with it."""
-    parts = [value, value.owner] if isinstance(value, Part) else [value]
-    if isinstance(value, Part) and isinstance(value.key, tuple):
-        parts += [one for one in value.key if isinstance(one, Value)]
-    return any(isinstance(one, Rank) and one.scope == "local" for one in parts)
+    parts = value.made_of if isinstance(value, Part) else ()
+    return any(isinstance(one, Rank) and one.scope == "local" for one in (value, *parts))
 
 
 def _number(device: Value) -> tuple[Value, ...]:

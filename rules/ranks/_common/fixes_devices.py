@@ -15,7 +15,6 @@ from fsdp2lint.api import (
     Moved,
     Name,
     Names,
-    Part,
     Sharded,
     Site,
     Trace,
@@ -71,7 +70,7 @@ def _place(moved: Moved, started: GroupStarted) -> Site | None:
 
 
 def _says(site: Site, text: str) -> bool:
-    """Whether a call is given a text as it stands there."""
+    """Whether a call is given a text as it is there."""
     call = call_of(site)
     return call is not None and any(
         isinstance(a.value, cst.SimpleString) and a.value.evaluated_value == text for a in call.args
@@ -146,6 +145,5 @@ def _comes_from_elsewhere(site: Site, value: cst.BaseExpression) -> bool:
 
 def names_global(value: Value) -> bool:
     """Whether a value is the global rank, or a text with it (``f"cuda:{rank}"``)."""
-    key = value.key if isinstance(value, Part) and isinstance(value.key, tuple) else ()
-    held = [v for v in key[1:] if isinstance(v, Value)] if key[:1] == ("format",) else []
-    return any(is_global(v) for v in (value, *held))
+    held = value.operands if value.operation == "format" else ()
+    return any(is_global(v) for v in (value, *held) if isinstance(v, Value))

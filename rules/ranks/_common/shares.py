@@ -6,7 +6,19 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from fsdp2lint.api import Called, Guard, Layout, Part, Rank, Trace, Value, of_world_size, options
+from fsdp2lint.api import (
+    Called,
+    Guard,
+    Part,
+    Rank,
+    Trace,
+    Value,
+    of_world_size,
+    options,
+    parts_along,
+)
+
+from .data import loop_of
 
 _WALKING = ("builtins.enumerate", "builtins.iter", "builtins.zip", "tqdm.tqdm", "tqdm.auto.tqdm")
 
@@ -16,14 +28,13 @@ def is_share(value: Value | None) -> bool:
 
     What was made as long as the ranks need it, by their number, gives all of them equally many.
     """
-    key = value.key if isinstance(value, Part) and isinstance(value.key, tuple) else ()
     return (
         isinstance(value, Part)
-        and len(key) == 4
-        and key[0] == "[:]"
-        and isinstance(key[1], Rank)
-        and isinstance(key[3], Value)
-        and of_world_size(key[3])
+        and value.operation == "[:]"
+        and len(value.operands) == 3
+        and isinstance(value.operands[0], Rank)
+        and isinstance(value.operands[2], Value)
+        and of_world_size(value.operands[2])
         and not of_world_size(value.owner)
     )
 
@@ -51,19 +62,10 @@ def _is_length_of_share(value: Value) -> bool:
 
 def _divides(guard: Guard) -> bool:
     """Whether the script asks if something divides by the number of ranks: ``assert len(files) % world_size == 0``."""
-    test: Value | None = guard.test
-    while isinstance(test, Part):
-        if isinstance(test.key, tuple) and test.key[0] == "%" and of_world_size(test):
-            return True
-        test = test.owner
-    return False
+    return any(p.operation == "%" and of_world_size(p) for p in parts_along(guard.test))
 
 
 def _loop_over(called: Called) -> cst.For | None:
     """The loop that walks what a call returns."""
-    for around in Layout.of(called.at.source).ancestors(called.at.node):
-        if isinstance(around, cst.For):
-            return around if around.iter is called.at.node else None
-        if isinstance(around, cst.BaseStatement):
-            return None
-    return None
+    loop = loop_of(called)
+    return loop if loop is not None and loop.iter is called.at.node else None

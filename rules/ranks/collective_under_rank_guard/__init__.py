@@ -33,111 +33,13 @@ without an error: 4 and 4, where 2 and 6 were right (measured with two ranks).
 
 ## Forms
 
-Found: a property that asks for the rank, and a helper function that gathers.
-
-```python
-class Trainer:
-    def __init__(self):
-        self.model = nn.Linear(8, 8)
-        fully_shard(self.model)
-
-    @property
-    def is_main(self):
-        return dist.get_rank() == 0
-
-    def save(self):
-        options = StateDictOptions(full_state_dict=True, cpu_offload=True)
-        torch.save(get_model_state_dict(self.model, options=options), "model.pt")
-
-    def finish(self):
-        if self.is_main:
-            self.save()
-
-
-dist.init_process_group("gloo")
-Trainer().finish()
-```
-
-Found: a barrier under the rank, beside another test.
-
-```python
-dist.init_process_group("gloo")
-for step in range(100):
-    if step % 10 == 0 and dist.get_rank() == 0:
-        dist.barrier()
-```
-
-Found: a test of the rank where a value is known to be sharded.
-
-```python
-from torch.distributed.tensor import DTensor
-
-
-def gather(values):
-    whole = {}
-    for name, value in values.items():
-        if isinstance(value, DTensor):
-            if dist.get_rank() == 0:
-                whole[name] = value.full_tensor()
-    return whole
-
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-gather(dict(model.named_parameters()))
-```
-
-Found: a value that only one rank has.
-
-```python
-import os
-
-dist.init_process_group("gloo")
-latest = max(os.listdir("checkpoints")) if dist.get_rank() == 0 else None
-if latest is not None:
-    dist.barrier()
-```
-
-Found: the group of a dimension of a mesh.
-
-```python
-from torch.distributed.device_mesh import init_device_mesh
-
-dist.init_process_group("gloo")
-mesh = init_device_mesh("cpu", (2, 4), mesh_dim_names=("dp", "tp"))
-loss = torch.ones(1)
-if dist.get_rank() == 0:
-    dist.all_reduce(loss, group=mesh["dp"].get_group())
-```
-
-Found: the same collectives in another order.
-
-```python
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-loss, count = torch.ones(1), torch.ones(1)
-if dist.get_rank() == 0:
-    dist.all_reduce(loss)
-    dist.all_reduce(count)
-else:
-    dist.all_reduce(count)
-    dist.all_reduce(loss)
-```
-
-Not found: a rank that a function outside of the project gives.
-
-```python
-from elsewhere import rank
-
-dist.init_process_group("gloo")
-model = nn.Linear(8, 8)
-fully_shard(model)
-options = StateDictOptions(full_state_dict=True, cpu_offload=True)
-if rank() == 0:
-    torch.save(get_model_state_dict(model, options=options), "model.pt")
-```
+- Found: a property that asks for the rank, and a helper function that gathers.
+- Found: a barrier under the rank, beside another test.
+- Found: a test of the rank where a value is known to be sharded.
+- Found: a value that only one rank has.
+- Found: the group of a dimension of a mesh.
+- Found: the same collectives in another order.
+- Not found: a rank that a function outside of the project gives.
 
 ## Fix safety
 
@@ -174,11 +76,11 @@ from fsdp2lint.api import Collective, Finding, Forward, Guard, Trace, Value, rul
 from ..._common.evaluation import evaluates
 from ..._common.meetings import (
     Meeting,
-    has_counterpart,
     inside_test,
     meetings,
+    meets_inside,
+    one_sided,
     rank_guards,
-    stands_under,
     under,
 )
 from .hoisting import hoisted
@@ -195,25 +97,17 @@ def check(trace: Trace) -> Iterator[Finding]:
         for guard in rank_guards(m.event)
         if evaluates(trace, m.event)
     }
-    for meeting in meetings(trace):
-        for guard in rank_guards(meeting.event):
-            if not stands_under(trace, meeting.event, guard):
-                continue
-            if has_counterpart(trace, meeting, guard):
-                continue
-            at = under(meeting.event, guard)
-            if at.node in evaluated:
-                continue
-            inner = ((meeting.event, "the ranks meet here"),) if at is not meeting.event.at else ()
+    said: set[Meeting] = set()
+    for meeting, guard, at in one_sided(trace):
+        if meeting not in said and at.node not in evaluated:
+            said.add(meeting)
             yield Finding(
                 at=at,
                 message=f"{meeting.said} is reached only when `{guard.words()}`: the other ranks never "
                 "come and the job hangs",
-                because=inner,
+                because=meets_inside(meeting, at),
                 fix=hoisted(trace, meeting, guard) if at is meeting.event.at else None,
             )
-            break
-
     yield from _in_another_order(trace)
 
 

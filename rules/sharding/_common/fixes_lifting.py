@@ -69,7 +69,7 @@ def lifted(
 ) -> Fix | None:
     """Move the statement of an event above the first of some shardings, with the settings that it reads.
 
-    None unless all stand in one block and nothing between cares; with ``whatever`` the model may do anything
+    None unless all are in one block and nothing between cares; with ``whatever`` the model may do anything
     between. ``more`` are further edits of the fix.
     """
     found = region(trace, moving, above)

@@ -10,6 +10,7 @@ import libcst as cst
 from fsdp2lint.api import Event, Layout, Sharded, Site, Source, Trace, Wrapping, walk
 
 from ..._common.fixes import sites_together, statement_beside
+from ..._common.fixes_moving import shared_site
 from .exposed import outer_names, reads, writes
 
 _Function = cst.FunctionDef | cst.Lambda
@@ -30,8 +31,7 @@ class Region:
 
     def entered(self, statement: cst.CSTNode) -> list[_Function]:
         """The functions that run in a statement."""
-        ancestors = Layout.of(self.source).ancestors(statement)
-        around = next((a for a in ancestors if isinstance(a, cst.FunctionDef)), None)
+        around = Layout.of(self.source).function(statement)
         found: dict[_Function, None] = {}
         for event in self.happened[statement]:
             running = [one.node for one in event.moment.inside]
@@ -106,10 +106,9 @@ class Region:
 
 
 def region(trace: Trace, moving: Event, above: Sequence[Event]) -> Region | None:
-    """The stretch from the first of some events to a later one, when all stand in one block."""
-    pairs = [sites_together(moving, e) for e in above]
-    site = pairs[0][0] if pairs else moving.at
-    if not pairs or any(m.node is not site.node or t.source is not site.source for m, t in pairs):
+    """The stretch from the first of some events to a later one, when all are in one block."""
+    site = shared_site(moving, above)
+    if site is None:
         return None
     layout = Layout.of(site.source)
     for around in layout.ancestors(site.node):
@@ -117,7 +116,8 @@ def region(trace: Trace, moving: Event, above: Sequence[Event]) -> Region | None
             return None
         if isinstance(around, cst.SimpleStatementLine | cst.BaseCompoundStatement):
             block = layout.block(around)
-            beside = [statement_beside(block, theirs) for _, theirs in pairs]
+            theirs = (sites_together(moving, event)[1] for event in above)
+            beside = [statement_beside(block, one) for one in theirs]
             body: list[cst.CSTNode] = list(getattr(block, "body", ()))
             if None not in beside and any(one is around for one in body):
                 return _between(trace, site, body, around, beside)

@@ -33,52 +33,9 @@ the same collectives on CPUs.
 
 ## Forms
 
-Found: both in one loop over the blocks.
-
-```python
-dist.init_process_group("gloo")
-model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
-for index, layer in enumerate(model):
-    fully_shard(layer)
-    model[index] = torch.compile(layer)
-fully_shard(model)
-model(torch.randn(4, 8)).sum().backward()
-```
-
-Found: a helper function that checkpoints by class.
-
-```python
-from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
-    apply_activation_checkpointing,
-)
-
-
-def checkpointed(model):
-    apply_activation_checkpointing(model, check_fn=lambda m: isinstance(m, nn.Linear))
-
-
-dist.init_process_group("gloo")
-model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
-for layer in model:
-    fully_shard(layer)
-fully_shard(model)
-checkpointed(model)
-model(torch.randn(4, 8)).sum().backward()
-```
-
-Not found: unresolved code that wraps the blocks.
-
-```python
-from elsewhere import checkpoint_blocks
-
-dist.init_process_group("gloo")
-model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
-for layer in model:
-    fully_shard(layer)
-fully_shard(model)
-checkpoint_blocks(model)
-model(torch.randn(4, 8)).sum().backward()
-```
+- Found: both in one loop over the blocks.
+- Found: a helper function that checkpoints by class.
+- Not found: unresolved code that wraps the blocks.
 
 ## Fix safety
 

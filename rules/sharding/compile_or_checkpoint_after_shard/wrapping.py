@@ -50,7 +50,7 @@ def wrappers_sharded(
             continue
         call = call_of(shard.event.at)
         handed = None if call is None else first_argument(call)
-        if handed is None or _told_by_class(shard):
+        if handed is None or _is_chosen_by_class(shard):
             return None
         if _read_anew(trace, wrapping, shard, handed):
             edits[shard.event.at.node] = None
@@ -72,7 +72,7 @@ def _wrapped_below(trace: Trace, wrapping: Wrapping, shard: Shard) -> bool:
 def _finds_wrappers(trace: Trace, wrapping: Wrapping, shard: Shard) -> bool:
     call = call_of(shard.event.at)
     handed = None if call is None else first_argument(call)
-    if handed is None or _told_by_class(shard):
+    if handed is None or _is_chosen_by_class(shard):
         return False
     return _read_anew(trace, wrapping, shard, handed)
 
@@ -91,7 +91,7 @@ def _holders(trace: Trace, value: Value) -> Iterator[Value]:
             yield value
 
 
-def _told_by_class(shard: Shard) -> bool:
+def _is_chosen_by_class(shard: Shard) -> bool:
     """Whether only modules of some classes are sharded: a wrapper is of another one."""
     site = shard.event.at
     tests = [a.test for a in Layout.of(site.source).ancestors(site.node) if isinstance(a, cst.If)]
@@ -103,7 +103,7 @@ def _told_by_class(shard: Shard) -> bool:
 
 
 def _asks_for_class(test: Value) -> bool:
-    return isinstance(test, Part) and isinstance(test.key, tuple) and test.key[0] == "isinstance"
+    return isinstance(test, Part) and test.operation == "isinstance"
 
 
 def _read_anew(trace: Trace, wrapping: Wrapping, shard: Shard, handed: cst.BaseExpression) -> bool:

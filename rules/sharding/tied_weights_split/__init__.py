@@ -30,92 +30,10 @@ effect: the next forward puts each module's own weight back.
 
 ## Forms
 
-Found: a head that the constructor ties to an embedding with a group of its own.
-
-```python
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.words = nn.Embedding(16, 8)
-        self.blocks = nn.ModuleList([nn.Linear(8, 8) for _ in range(4)])
-        self.head = nn.Linear(8, 16, bias=False)
-        self.head.weight = self.words.weight
-
-    def forward(self, x):
-        x = self.words(x)
-        for block in self.blocks:
-            x = block(x)
-        return self.head(x)
-
-
-dist.init_process_group("gloo")
-model = Net()
-fully_shard(model.words)
-for block in model.blocks:
-    fully_shard(block)
-fully_shard(model)
-model(torch.ones(2, 4, dtype=torch.long)).sum().backward()
-```
-
-Found: a method that ties them.
-
-```python
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.words = nn.Embedding(16, 8)
-        self.head = nn.Linear(8, 16, bias=False)
-
-    def tie_weights(self):
-        self.head.weight = self.words.weight
-
-    def forward(self, x):
-        return self.head(self.words(x))
-
-
-dist.init_process_group("gloo")
-model = Net()
-model.tie_weights()
-for part in (model.words, model.head):
-    fully_shard(part)
-fully_shard(model)
-model(torch.ones(2, 4, dtype=torch.long)).sum().backward()
-```
-
-Not found: a head that Transformers ties.
-
-```python
-from transformers import AutoModelForCausalLM
-
-dist.init_process_group("gloo")
-model = AutoModelForCausalLM.from_pretrained("gpt2")
-fully_shard(model.transformer.wte)
-for block in model.transformer.h:
-    fully_shard(block)
-fully_shard(model)
-model(input_ids=torch.ones(1, 4, dtype=torch.long)).logits.sum().backward()
-```
-
-Not found: one parameter that two modules of the project are given.
-
-```python
-class Part(nn.Module):
-    def __init__(self, weight):
-        super().__init__()
-        self.weight = weight
-
-    def forward(self, x):
-        return x @ self.weight
-
-
-dist.init_process_group("gloo")
-weight = nn.Parameter(torch.randn(8, 8))
-model = nn.Sequential(Part(weight), Part(weight))
-for part in model:
-    fully_shard(part)
-fully_shard(model)
-model(torch.randn(4, 8)).sum().backward()
-```
+- Found: a head that the constructor ties to an embedding with a group of its own.
+- Found: a method that ties them.
+- Not found: a head that Transformers ties.
+- Not found: one parameter that two modules of the project are given.
 
 ## Fix safety
 
@@ -138,7 +56,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fsdp2lint.api import Assigned, Finding, Fix, Forward, Part, Trace, Value, rule, unwrapped
+from fsdp2lint.api import (
+    Assigned,
+    Class,
+    External,
+    Finding,
+    Fix,
+    Forward,
+    Instance,
+    Part,
+    Trace,
+    Value,
+    lineage,
+    rule,
+    unwrapped,
+)
 
 from ..._common.parts import OWN_WEIGHTS
 from ..._common.shared import Shard, cases, overlap, sharded, shards, shards_before, together
@@ -180,9 +112,27 @@ def _other_end(tied: Assigned) -> Value | None:
     """The module whose weight another one is given."""
     for _, value in cases(tied, tied.value):
         if isinstance(value, Part) and value.key == f".{tied.name}" and tied.name in OWN_WEIGHTS:
-            if unwrapped(value.owner) is not unwrapped(tied.owner):
-                return unwrapped(value.owner)
+            other = unwrapped(value.owner)
+            if other is not unwrapped(tied.owner) and not _is_missing(other):
+                return other
     return None
+
+
+def _is_missing(module: Value) -> bool:
+    """Whether a module is looked for where no class of the project puts one: reading it raises AttributeError."""
+    seen = module
+    while isinstance(seen, Part) and seen.owner is not None:
+        whole = seen.owner
+        if isinstance(whole, Instance) and isinstance(whole.cls, Class):
+            outside = [one.name for one in lineage(whole.cls) if isinstance(one, External)]
+            return str(seen.key).startswith(".") and all(
+                name.endswith("Mixin") or name.startswith(_PLAIN) for name in outside
+            )
+        seen = whole
+    return False
+
+
+_PLAIN = ("torch.nn.Module", "builtins.", "abc.", "typing.")
 
 
 def _cut_again(trace: Trace, tied: Assigned) -> bool:

@@ -62,11 +62,11 @@ def main(task: Path, out: Path) -> None:
     work = msgspec.json.decode(task.read_bytes(), type=Task)
     before, after = map(load, work.finals)
     noise = Noise(before, work.rtol, work.reach)
-    slack = noise.slack
-    results = compare_models(before, after, work.rtol, slack, noise.of_state)
+    slack, rtol = noise.slack, max(work.rtol, work.noise)
+    results = compare_models(before, after, rtol, slack, noise.of_state)
     builds = [_build(folder) for folder in work.finals]
     copies = [load_copies(folder) for folder in work.finals]
-    results.append(compare_copies(copies[0], copies[1], work.rtol, slack))
+    results.append(compare_copies(copies[0], copies[1], rtol, slack))
     results.append(compare_settings(builds[0], builds[1], work.rtol))
     names = [order for build in builds for order in build.orders]
     shapes = {n: t.shape for m in (*before, *after) for n, t in m.parameters.items()}
@@ -74,7 +74,7 @@ def main(task: Path, out: Path) -> None:
     layouts = {unit: made for build in builds for unit, made in build.layouts.items()}
     for old, new in work.pairs:
         found = compare_checkpoints(
-            old, new, names, shapes, buffers, work.rtol, slack, layouts, noise.of_state
+            old, new, names, shapes, buffers, rtol, slack, layouts, noise.of_state
         )
         if any(one.missing for one in found.differences):
             held = _elsewhere(work, old, new)

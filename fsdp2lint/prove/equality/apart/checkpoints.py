@@ -60,7 +60,7 @@ def compare_checkpoints(
         compared.differences.append(Difference("checkpoint", message, before[0].step))
         return compared
     held = Sides(compared, "checkpoint", rtol, slack)
-    _weights(old.weights, new.weights, held, compared)
+    _weights(old.weights, new.weights, held)
     held.close()
     sides = Sides(compared, "checkpoint", rtol)
     for state in (*old.optimizers, *new.optimizers):
@@ -106,7 +106,7 @@ def _read(
     return contents
 
 
-def _weights(before: list[Weights], after: list[Weights], sides: Sides, compared: Compared) -> None:
+def _weights(before: list[Weights], after: list[Weights], sides: Sides) -> None:
     for weights, partner in paired(before, after, _closeness):
         several = f"{weights.place}." if len(before) > 1 and weights.place else ""
         if partner is None:

@@ -99,7 +99,10 @@ def _item(text: str) -> Markup:
 
 def _difference(found: Difference) -> Markup:
     more = f" and {found.more} more" if found.more else ""
-    return _item(found.message + more)
+    if not found.causes:
+        return _item(found.message + more)
+    why = tag("ul", map(_item, found.causes))
+    return tag("li", join(prose(found.message + more), why))
 
 
 def _judged(one: Compared) -> list[str]:

@@ -53,7 +53,7 @@ class ContractWarning(UserWarning):
 
 
 class _OneModel(Watch):
-    """Knows the model that it was told, instead of looking for it, and what happened to it so far."""
+    """Knows the model that it was given, instead of looking for it, and what happened to it so far."""
 
     thorough = False
 
@@ -208,11 +208,11 @@ def guard(model: Any, optimizer: Any, *, every: int = 100, patience: float = 0.0
     Call it on every rank, after ``fully_shard`` and after the optimizer is built. What all ranks should
     share is compared after the first step and then every ``every`` steps; a comparison is a collective,
     ``0`` leaves it out. ``patience`` is the number of seconds without a step after which
-    every rank writes the stacks of its threads to standard error (by the one timer of ``faulthandler``) and says where each rank waits
-    and which rule that breaks; ``0`` leaves it out.
+    every rank writes the stacks of its threads to standard error and says where each rank waits and which rule
+    that breaks (the one timer of ``faulthandler`` is used); ``0`` leaves it out.
 
     What can only be seen before the call is noted from the import of ``guard`` on: where modules are sharded
-    (with a sum over each parameter's bits), where optimizers are built, and the memory that ``to_empty`` makes, which is filled with numbers that stand
+    (with a sum over each parameter's bits), where optimizers are built, and the memory that ``to_empty`` makes, which is filled with numbers that are
     for nothing (it may hold anything). A model that is older than the import gets a note that says so.
     """
     return Guard(model, optimizer, every, patience)

@@ -1,4 +1,4 @@
-"""What ranks wait for when no step was made for long: told by a thread, while the run hangs.
+"""What ranks wait for when no step was made for long: reported by a thread while the run hangs.
 
 Every rank puts the place where it is into the store at which the ranks once met, which needs no collective, and reads the others'.
 """
@@ -10,6 +10,7 @@ import contextlib
 import faulthandler
 import itertools
 import json
+import os
 import sys
 import threading
 import time
@@ -22,7 +23,9 @@ from fsdp2lint.rehearse.outcome import Frame, RankReport, Spot, Violation
 from fsdp2lint.rehearse.stacks import collective, own_frames, stack_of, waits
 
 GRACE = 10.0
-"""Seconds that a rank waits for what the others say."""
+"""Seconds that a rank waits for what the others say, and for its own thread to get a turn."""
+_FILE = 2
+"""Standard error, whatever stands in for it in Python: its number."""
 _COUNT = itertools.count()
 """Ranks guard the same models in the same order."""
 
@@ -45,7 +48,9 @@ class Patience:
     def step(self) -> None:
         """A step was made: wait anew."""
         self._deadline = time.monotonic() + self._seconds
-        faulthandler.dump_traceback_later(self._seconds)
+        # only for a call that keeps the interpreter's lock: the timer reads stacks without the lock,
+        # and dies where one changes meanwhile
+        faulthandler.dump_traceback_later(self._seconds + GRACE, file=_FILE)
         if self._told:
             self._told = False
             with contextlib.suppress(Exception):  # a store of any kind, which may be gone
@@ -65,6 +70,9 @@ class Patience:
                 self._tell()
 
     def _tell(self) -> None:
+        faulthandler.cancel_dump_traceback_later()
+        os.write(_FILE, f"no step for {self._seconds:g} s, rank {self._rank} is here:\n".encode())
+        faulthandler.dump_traceback(_FILE, all_threads=True)
         stack = stack_of(sys._current_frames().get(self._watched))
         frames = own_frames(stack)
         mine = {
@@ -75,7 +83,7 @@ class Patience:
         }
         self._put(mine)
         said = [mine if n == self._rank else self._get(n) for n in range(self._world)]
-        text, violation = told([_report(n, one) for n, one in enumerate(said)], self._seconds)
+        text, violation = reported([_report(n, one) for n, one in enumerate(said)], self._seconds)
         if not self._closed.is_set() and self._told:
             self._say(text, violation)
 
@@ -98,7 +106,7 @@ class Patience:
         return {"how": "running"}
 
 
-def told(ranks: Sequence[RankReport], seconds: float) -> tuple[str, Violation | None]:
+def reported(ranks: Sequence[RankReport], seconds: float) -> tuple[str, Violation | None]:
     """Where each rank is, and the rule that it breaks, where that is certain."""
     places = "; ".join(map(_place, ranks))
     return f"no step for {seconds:g} s: {places}", next(iter(_causes(ranks)), None)
