@@ -210,9 +210,10 @@ def test_the_picture_and_the_page_of_verify_show_what_it_says(tmp_path: Path) ->
 
 
 def shown(picture: str) -> str:
-    """The words in a picture, without the circles of its curve."""
+    """The words in a picture, without the circles of its curve and the numbers along it."""
     texts = (one.text or "" for one in ElementTree.fromstring(picture).iter() if one.text)
-    return "\n".join(text for text in texts if not set(text) & set("●○×┤│└"))
+    curve = re.compile(r"[-\d.e\s]*|.*[●○×┤│└].*")
+    return "\n".join(text for text in texts if not curve.fullmatch(text))
 
 
 def test_the_picture_of_an_editor_shows_what_check_says() -> None:

@@ -50,11 +50,16 @@ if TYPE_CHECKING:
 @several("--only", "Only these codemods.")
 @several("--skip", "Not these codemods.")
 @click.option(
+    "--side-by-side",
+    is_flag=True,
+    help="Keep the code of FSDP1 beside that of FSDP2, behind a setting: `FSDP_VERSION=1` in the environment trains "
+    "as before. Without this option, a later run takes it out.",
+)
+@click.option(
     "--checkpoints",
     type=click.Choice(["dcp", "full"]),
-    default="dcp",
-    show_default=True,
-    help="Save distributed checkpoints and read old files too, or keep writing single files.",
+    help="Save distributed checkpoints and read old files too, or keep writing single files.  [default: dcp; full "
+    "with `--side-by-side`, so that both read them]",
 )
 @click.option("--async-save", is_flag=True, help="Save in the background, each save awaited.")
 @click.option(
@@ -85,6 +90,7 @@ def command(paths: tuple[str, ...], **given: Any) -> int:
     left for manual migration, 1 when something is, or a `TODO(fsdp2lint)` of an earlier run is still
     in the code (with `--check`, when a file would change), 2 when the run itself failed.
     """
+    _choose_checkpoints(given)
     codemods = _codemods(given)
     targets = _targets(given["formats"])
     session = configured(paths or (".",), given)
@@ -199,6 +205,15 @@ def _commit(switch: Switch, migration: Migration, commits: Sequence[Commit]) -> 
     switch.move_branch(Ref(root, made.branch, made.old, made.new))
 
 
+def _choose_checkpoints(given: Given) -> None:
+    beside, said = given["side_by_side"], given["checkpoints"]
+    if beside and said == "dcp":
+        raise click.UsageError(
+            "--side-by-side keeps the checkpoints that both ways read: leave out `--checkpoints dcp`"
+        )
+    given["checkpoints"] = said or ("full" if beside else "dcp")
+
+
 def _codemods(given: Given) -> Sequence[Codemod]:
     from fsdp2lint.catalogue import knowledge
 
@@ -276,6 +291,7 @@ def _migrate(
 ) -> Migration:
     from fsdp2lint.ask.program import Options
     from fsdp2lint.migrate.engine import migrate
+    from fsdp2lint.migrate.sides import both_ways, one_side
 
     options = Options(
         checkpoints=given["checkpoints"],
@@ -285,9 +301,10 @@ def _migrate(
         limits=settings.limits,
     )
     whole = not given["only"] and not given["skip"]
+    sources = [one.with_text(one_side(one, fsdp2=True)) for one in chosen.sources]
     with _Progress(len(codemods)) as progress:
-        return migrate(
-            chosen.sources,
+        made = migrate(
+            sources,
             codemods,
             chosen.roots,
             options,
@@ -298,6 +315,7 @@ def _migrate(
             hints=settings.hints,
             staying=staying,
         )
+    return both_ways(made, chosen.sources, keep=given["side_by_side"])
 
 
 def _release(settings: Settings) -> Release:

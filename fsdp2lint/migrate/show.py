@@ -21,6 +21,7 @@ from fsdp2lint.migrate.engine import Migration
 from fsdp2lint.migrate.ledger import FATES, Entry, Status
 from fsdp2lint.migrate.leftovers import statement_at
 from fsdp2lint.migrate.rule_fixes import site_of
+from fsdp2lint.migrate.sides import VARIABLE, is_side_by_side
 from fsdp2lint.migrate.units import Line, Model, Stuck
 from fsdp2lint.source.source import Source
 from fsdp2lint.system.plain import encoded, in_json, no_command, one_line
@@ -223,8 +224,11 @@ def _conclusion(migration: Migration, applied: Applied) -> Iterator[str]:
     if ledger.entries:
         yield sums(migration)
         yield " ".join(_verdict(migration, applied))
+    elif migration.changed:
+        yield " ".join(_verdict(migration, applied))
     else:
         yield "No FSDP1 code found."
+    yield from _sides(migration, applied)
     narrowed = _narrowed(ledger.entries)
     if narrowed is not None:
         example = f"{narrowed.path}:{narrowed.place}"
@@ -245,6 +249,22 @@ def _conclusion(migration: Migration, applied: Applied) -> Iterator[str]:
         at = Place.of(site).in_document
         yield f"{at.part}:{at.range.line}: after the migration: {finding.message}"
     yield from migration.failures
+
+
+def _sides(migration: Migration, applied: Applied) -> Iterator[str]:
+    """What became of the files that hold FSDP1 beside FSDP2."""
+    were, are = (sum(map(is_side_by_side, one)) for one in (migration.before, migration.after))
+    if are:
+        files = f"{are} file{'' if are == 1 else 's'}"
+        done = "is" if applied.written or are == were else "would be"
+        yield (
+            f"FSDP1 {done} beside FSDP2 in {files}: `{VARIABLE}=1` in the environment trains with it, and `migrate` "
+            "without `--side-by-side` takes it out; the ledger speaks of the FSDP2 side."
+        )
+    elif were:
+        files = f"{were} file{'' if were == 1 else 's'}"
+        done = "is gone from" if applied.written else "would go from"
+        yield f"FSDP1 {done} the {files} that held it beside FSDP2."
 
 
 def _narrowed(entries: Sequence[Entry]) -> Entry | None:

@@ -195,8 +195,12 @@ def call(machine: Machine, node: cst.Call) -> Value:
     target = machine.eval(node.func)
     values = [machine.eval(argument.value) for argument in node.args]
 
-    def called(one: Value) -> Value:  # which entries a dictionary has may depend on what is called
-        args, keywords, open_ = _gathered(machine, node.args, values)
+    def called(one: Value) -> Value:  # what the arguments are may depend on what is called
+        given = [
+            machine.narrowed(v) if isinstance(v, Either) and one is not target else v
+            for v in values
+        ]
+        args, keywords, open_ = _gathered(machine, node.args, given)
         return machine.call(one, args, keywords, machine.site(node), open_)
 
     return machine.spread(target, called)
