@@ -43,6 +43,31 @@ def rehearse(folder: Path, *arguments: str) -> tuple[int, str, str]:
     return process.returncode, out, err
 
 
+ONE_AFTER_THE_OTHER = """
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+dist.init_process_group("nccl")
+torch.cuda.set_device(dist.get_rank())
+for turn in range(2):
+    torch.manual_seed(0)
+    model = FSDP(nn.Linear(8, 8), device_id=torch.cuda.current_device())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model(torch.ones(4, 8, device="cuda")).square().mean().backward()
+    optimizer.step()
+dist.destroy_process_group()
+"""
+
+
+def test_norms_of_a_model_that_is_built_after_another_has_trained(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(ONE_AFTER_THE_OTHER)
+    _, out, _ = rehearse(tmp_path, "-f", "json", "train.py")
+    first, second = (step["norm"] for step in json.loads(out)["steps"])
+    assert first == pytest.approx(second)
+
+
 def test_fsdp1_for_cuda_runs(tmp_path: Path) -> None:
     script = str(PROJECTS / "fsdp1_language_model" / "train.py")
     (tmp_path / "model.pt").write_text("old")

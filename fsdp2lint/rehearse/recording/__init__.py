@@ -12,7 +12,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
 )
+from torch.utils.weak import WeakIdKeyDictionary
 
 from fsdp2lint.plan.reading import read
 from fsdp2lint.rehearse.contract import CHECKS
@@ -79,7 +80,7 @@ class Recording:
         self._written = time.monotonic()
         self._losses: list[float | None] = []
         self._counts: dict[int, int] = {}
-        self._weights: dict[int, float] = {}
+        self._weights: MutableMapping[Any, float] = WeakIdKeyDictionary()
         self._step: Step | None = None
         self._calls, self._exchanges = Calls(), Exchanges()
         self._clips: list[Clip] = []
@@ -306,10 +307,10 @@ class Recording:
             ):
                 copies *= size if placement.is_replicate() else 1
             return 1 / copies
-        if not self._weights:
-            self._weights = _fsdp1_weights()
+        if parameter not in self._weights:  # of a model that has been built since
+            self._weights.update(_fsdp1_weights())
         world = dist.get_world_size() if dist.is_initialized() else 1
-        return self._weights.get(id(parameter), 1 / world)
+        return self._weights.setdefault(parameter, 1 / world)
 
 
 def _printed() -> tuple[int, int]:
@@ -322,12 +323,11 @@ def _printed() -> tuple[int, int]:
         return 0, 0
 
 
-def _fsdp1_weights() -> dict[int, float]:
+def _fsdp1_weights() -> Iterator[tuple[Any, float]]:
     """The parameters of FSDP1 models: 1 where each rank holds another part of the gradient."""
     import gc
 
     modules = [m for m in gc.get_objects() if issubclass(type(m), FullyShardedDataParallel)]
-    weights: dict[int, float] = {}
     for module in modules:
         handle = getattr(module, "_handle", None)
         if handle is None:
@@ -339,8 +339,7 @@ def _fsdp1_weights() -> dict[int, float]:
             copies = dist.get_world_size() // module.world_size
         flat = handle.flat_param
         for parameter in (flat, *(getattr(flat, "_params", None) or ())):
-            weights[id(parameter)] = 1 / copies
-    return weights
+            yield parameter, 1 / copies
 
 
 def _scale(original: Any) -> Any:
