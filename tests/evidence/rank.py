@@ -6,18 +6,17 @@ import atexit
 import faulthandler
 import json
 import os
-import signal
 import sys
 import threading
 import traceback
 import types
 from dataclasses import dataclass
-from datetime import timedelta
 from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
-import torch.distributed.distributed_c10d as c10d
+
+from fsdp2lint.rehearse.demand import answer
 
 from .full import fill_up_storage
 from .slow import slow_down_saves
@@ -35,12 +34,11 @@ _LOST_PEER = (
 
 @dataclass(frozen=True)
 class Job:
-    """A script to run: where it lies, where it works, how long it may wait and last."""
+    """A script to run: where it lies, where it works, how long it may last."""
 
     script: Path
     scratch: Path
     nproc: int
-    group_timeout: float
     timeout: float
     arguments: tuple[str, ...] = ()
     slow_saves: bool = False
@@ -52,7 +50,7 @@ class Job:
         return self.scratch / "cwd"
 
     def of_rank(self, rank: int, kind: str) -> Path:
-        """The file that holds a rank's `out`, `err` or `json`."""
+        """The file that holds a rank's `out`, `err`, `dump` or `json`, or its `pipe`."""
         return self.scratch / f"rank{rank}.{kind}"
 
 
@@ -65,7 +63,6 @@ def live(job: Job, rank: int, port: int) -> NoReturn:
     _redirect(job, rank)
     os.environ.update(_environment(job, rank, port))
     os.chdir(job.folder)
-    c10d.default_pg_timeout = timedelta(seconds=job.group_timeout)
     torch.set_num_threads(1)
     watch = Watch(job.script.parent)
     watch.install()
@@ -125,7 +122,7 @@ def _redirect(job: Job, rank: int) -> None:
     sys.stdout = os.fdopen(1, "w", buffering=1, closefd=False)
     sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
     faulthandler.enable(sys.stderr, all_threads=True)
-    faulthandler.register(signal.SIGUSR1, sys.stderr, all_threads=True)
+    answer(job.of_rank(rank, "pipe"), job.of_rank(rank, "dump").open("w"))
 
 
 def _run(job: Job) -> dict[str, Any]:

@@ -70,7 +70,6 @@ def main() -> None:
                 script=Path(request["script"]),
                 scratch=Path(request["scratch"]),
                 nproc=request["nproc"],
-                group_timeout=request["group_timeout"],
                 timeout=request["timeout"],
                 arguments=tuple(request["arguments"]),
                 slow_saves=request["slow_saves"],

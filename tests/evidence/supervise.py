@@ -19,12 +19,12 @@ from typing import Any, NoReturn
 
 from torch._C._distributed_c10d import TCPStore
 
+from fsdp2lint.rehearse.demand import ask
+from tests.support.still import Still
+
 from .files import look
 from .rank import Job, hung, live
 from .results import Seen
-
-_GRACE = 6.0
-"""Seconds that the other ranks get to notice that one is gone."""
 
 _STREAMS = ("out", "err")
 _PEER_ABORT = re.compile(r"EnforceNotMet|terminate called after throwing.*gloo", re.DOTALL)
@@ -81,29 +81,22 @@ def _fork_rank(job: Job, rank: int, port: int, listening: socket.socket) -> int:
 def _wait(job: Job, ranks: dict[int, int]) -> dict[int, int | None]:
     """Exit statuses by rank; None for one that had to be killed."""
     statuses: dict[int, int | None] = {}
-    deadline = time.monotonic() + job.timeout
+    deadline, still = time.monotonic() + job.timeout, Still()
     while ranks:
         for pid, rank in list(ranks.items()):
             ended, status = os.waitpid(pid, os.WNOHANG)
             if ended:
                 del ranks[pid]
                 statuses[rank] = os.waitstatus_to_exitcode(status)
-                if statuses[rank] != 0:
-                    deadline = min(deadline, time.monotonic() + job.group_timeout + _GRACE)
-        if time.monotonic() > deadline:
+        if time.monotonic() > deadline or still.seen(ranks):
+            ask({rank: pid for pid, rank in ranks.items()}, job.of_rank)
             for pid, rank in ranks.items():
-                _kill(pid)
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
                 statuses[rank] = None
             break
         time.sleep(0.005)
     return statuses
-
-
-def _kill(pid: int) -> None:
-    os.kill(pid, signal.SIGUSR1)
-    time.sleep(0.3)
-    os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
 
 
 def _collect(job: Job, rank: int, status: int | None) -> dict[str, Any]:
@@ -114,11 +107,12 @@ def _collect(job: Job, rank: int, status: int | None) -> dict[str, Any]:
         result.update(json.loads(report.read_text()))
         return result
     if status is None:
-        outcome, error = "hung", "killed: still waiting when the time was over"
+        outcome, error = "hung", "killed: it waited for ever, or the time was over"
     else:
         outcome = "hung" if hung(stderr) or _PEER_ABORT.search(stderr) else "died"
         error = f"exit status {status}"
-    where = _innermost(job.script.parent, stderr)
+    dump = job.of_rank(rank, "dump").read_text("utf-8", "replace") if status is None else stderr
+    where = _innermost(job.script.parent, dump)
     return result | {
         "outcome": outcome,
         "error": error,

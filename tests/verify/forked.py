@@ -27,9 +27,7 @@ from fsdp2lint.rehearse.holders import look_ahead
 from fsdp2lint.rehearse.launch import environment
 from fsdp2lint.rehearse.outcome import Request, request_from
 from fsdp2lint.rehearse.script import die_with_parent
-
-ALONE = 3.0
-"""Seconds for the other ranks when one is over; a run that gathers waits for its slowest."""
+from tests.support.still import Still
 
 
 def main() -> None:
@@ -102,16 +100,12 @@ def _live(request: Request, path: Path, rank: int, port: int) -> None:
 
 
 def _wait(request: Request, pids: dict[int, int]) -> None:
-    deadline = time.monotonic() + request.timeout
-    alone = request.timeout if request.gather else ALONE
+    deadline, still = time.monotonic() + request.timeout, Still()
     left = dict(pids)
-    while left and time.monotonic() < deadline:
+    while left and time.monotonic() < deadline and not still.seen(left.values()):
         for rank, pid in list(left.items()):
-            ended, status = os.waitpid(pid, os.WNOHANG)
-            if ended:
+            if os.waitpid(pid, os.WNOHANG)[0]:
                 del left[rank]
-                patience = ALONE if status else alone
-                deadline = min(deadline, time.monotonic() + patience)
         time.sleep(0.01)
     folder = Path(request.scratch)
     ask(left, lambda rank, kind: folder / f"rank{rank}.{kind}")

@@ -20,8 +20,8 @@ from tests.evidence.client import absent
 ROOT = Path(__file__).resolve().parents[2]
 STAND_INS = Path(__file__).parent / "stand_ins"
 """Packages that fixtures import and that the tests do not install."""
-LIMIT = 25.0
-"""Seconds for a script whose ranks may all wait for each other."""
+LIMIT = 300.0
+"""Seconds that no script takes on the slowest machine; one whose ranks wait for each other is ended at once."""
 
 
 Told = tuple[list[RankReport], list[Violation]]

@@ -139,27 +139,54 @@ def test_a_mark_is_gone_with_the_first_value(name: str) -> None:
 
 
 PATIENT = """
-import time
+import pathlib, sys, threading, time, types, warnings
 import torch
 import torch.distributed as dist
 from torch.distributed.fsdp import fully_shard
 
 from fsdp2lint.rehearse import guard
+from fsdp2lint.rehearse.contract.guarding import patience
 
+passed, asked, main = [0.0], [], threading.get_ident()
+
+def now():
+    # the clock of the guard: much time passes where this rank waits, and however slow the machine is, none elsewhere
+    asked.append(threading.get_ident() != main)
+    frame, names = sys._current_frames()[main], set()
+    while frame:
+        names.add(frame.f_code.co_name)
+        frame = frame.f_back
+    return passed[0] + 5.0 * bool(names & {"barrier", "all_reduce", "recv", "outlast"})
+
+def let_pass(seconds):
+    passed[0] += seconds
+    before = sum(asked)
+    while sum(asked) < before + 2 and not watched._patience._closed.is_set():
+        time.sleep(0.01)
+
+def outlast():
+    while len(list(pathlib.Path().glob("said?"))) < 2: time.sleep(0.01)
+
+def show(*told):
+    shown(*told)
+    pathlib.Path(f"said{dist.get_rank()}").touch()
+
+patience.time = types.SimpleNamespace(monotonic=now, sleep=time.sleep)
+shown, warnings.showwarning = warnings.showwarning, show
 dist.init_process_group("gloo")
 model = torch.nn.Linear(4, 4)
 fully_shard(model)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-watched = guard(model, optimizer, patience=1.0)
+watched = guard(model, optimizer, patience=0.2)
 for _ in range(3):
-    time.sleep(0.5)
+    let_pass(0.15)
     model(torch.ones(2, 4)).sum().backward()
     optimizer.step()
 watched.close()
-time.sleep(1.5)
-watched = guard(model, optimizer, patience=1.0)
+let_pass(0.3)
+watched = guard(model, optimizer, patience=0.2)
 if dist.get_rank() == 1:
-    time.sleep(2.0)
+    outlast()
 dist.barrier()
 """
 
@@ -171,17 +198,18 @@ def test_a_rank_that_waits_for_too_long_shows_where(ranks: Ranks, tmp_path: Path
     run = ranks.launch(request, lambda _: None)
     assert [rank.how for rank in run.ranks] == ["ended", "ended"]
     lines = PATIENT.splitlines()
-    for rank, text in ((0, "dist.barrier()"), (1, "    time.sleep(2.0)")):
+    waiting = next(n for n, line in enumerate(lines, 1) if "said?" in line)
+    for rank, place in ((0, f"{len(lines)} in <module>"), (1, f"{waiting} in outlast")):
         said = run.errors[rank]
-        assert said.count(f"no step for 1 s, rank {rank} is here:") == 1
-        assert f'patient.py", line {lines.index(text) + 1} in <module>' in said
-        where = f"rank 0 waits in barrier at {script}:{len(lines)}; rank 1 is at {script}:{len(lines) - 1}"
-        assert f"ContractWarning: no step for 1 s: {where}" in said
+        assert said.count(f"no step for 0.2 s, rank {rank} is here:") == 1
+        assert f'patient.py", line {place}' in said
+        where = f"rank 0 waits in barrier at {script}:{len(lines)}; rank 1 is at {script}:{waiting}"
+        assert f"ContractWarning: no step for 0.2 s: {where}" in said
         assert "FSDP4" not in said  # who works may be on the way
 
 
 HUNG = PATIENT.replace(
-    "    time.sleep(2.0)\ndist.barrier()", "    {other}\nelse:\n    dist.all_reduce(torch.ones(2))"
+    "    outlast()\ndist.barrier()", "    {other}\nelse:\n    dist.all_reduce(torch.ones(2))"
 )
 
 
@@ -196,8 +224,8 @@ def test_a_guard_names_the_rule_that_a_hang_breaks(
     ranks: Ranks, tmp_path: Path, other: str, said_of: str
 ) -> None:
     script = tmp_path / "hung.py"
-    script.write_text(HUNG.format(other=other))
-    request = Request(str(script), str(tmp_path), timeout=12.0, folder=str(tmp_path))
+    script.write_text(HUNG.replace("{other}", other))
+    request = Request(str(script), str(tmp_path), timeout=LIMIT, folder=str(tmp_path))
     run = ranks.launch(request, lambda _: None)
     line = HUNG.splitlines().index("    dist.all_reduce(torch.ones(2))") + 1
     assert f"ContractWarning: {said_of} ({script}:{line})" in run.errors[0]
