@@ -124,7 +124,7 @@ def test_the_site_is_built(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=600,
     )
     assert done.returncode == 0, done.stderr
     page = (tmp_path / "site" / "reference" / "rules" / "optimizer-before-shard.html").read_text(

@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from fsdp2lint.rehearse.warm import Forking  # noqa: E402
-from tests.verify.faulty import FAULTS, LIMIT, PROGRAM, changed, is_named, report  # noqa: E402
+from tests.verify.faulty import FAULTS, PROGRAM, changed, is_named, report  # noqa: E402
 
 
 def left(mark: str) -> list[int]:
@@ -45,13 +45,13 @@ def main() -> int:
     forking = Forking()
     missed = []
     try:
-        said, seconds = report(forking, PROGRAM, LIMIT)
+        said, seconds = report(forking, PROGRAM)
         silent = said.rstrip().endswith("Nothing broke the contract.") and "warning[" not in said
         print(f"{'the program as it is':48} {'silent' if silent else 'NOT SILENT'} {seconds:6.1f} s", flush=True)  # fmt: skip
         if not silent:
             missed.append(said)
         for name in names:
-            said, seconds = report(forking, changed(name), FAULTS[name].limit)
+            said, seconds = report(forking, changed(name), FAULTS[name].stays)
             named = is_named(name, said)
             print(f"{name:48} {'named ' if named else 'MISSED'} {seconds:6.1f} s", flush=True)
             if not named:

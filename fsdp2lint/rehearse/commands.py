@@ -31,7 +31,7 @@ _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
 _PYTHON = re.compile(r"(?:.*/)?python[\d.]*$")
 _OF_ACCELERATE = ("ACCELERATE_", "FSDP_", "PARALLELISM_CONFIG_")
 """What its launcher sets for the script; the rest is for torchrun, which has an address of its own here."""
-_TIME = 120
+_TIME = 600
 _CUT = "fsdp2lint: "
 
 

@@ -21,7 +21,7 @@ from typing import TextIO
 PATIENCE = 3.0
 """Seconds for all ranks of a busy machine to write down their stacks."""
 SIGNAL_TIME = 0.25
-"""Seconds that a dump takes which nobody confirms."""
+"""Seconds that a dump takes, once it has begun, which nobody confirms."""
 ANSWERED = "-- answered --\n"
 _PAUSE = 0.01
 
@@ -56,10 +56,18 @@ def ask(pids: Mapping[int, int], file: Callable[[int, str], Path]) -> None:
     while silent and time.monotonic() < deadline:
         time.sleep(_PAUSE)
         silent = {rank for rank in silent if _answers(file(rank, "dump")) == before[rank]}
+    begun = {}
     for rank in by_signal | silent:
+        size = _size(file(rank, "dump"))
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pids[rank], signal.SIGUSR1)
-    if by_signal | silent:
+            begun[rank] = size
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline and any(
+        _size(file(rank, "dump")) == size for rank, size in begun.items()
+    ):
+        time.sleep(_PAUSE)
+    if begun:
         time.sleep(SIGNAL_TIME)
 
 
@@ -73,6 +81,10 @@ def _knock(pipe: Path) -> bool:
         os.write(writing, b"?")
     os.close(writing)
     return True
+
+
+def _size(dump: Path) -> int:
+    return dump.stat().st_size if dump.exists() else 0
 
 
 def _answers(dump: Path) -> int:

@@ -311,31 +311,29 @@ def _all_wait(folder: Path, nproc: int) -> bool:
         report = _reported(folder, rank)
         if report is not None and report.how != "running":
             continue
-        if not waits(_dumped(folder, rank)):
+        if not waits(_dumped(folder, rank)) or _is_ready(pids[rank]):
             return False
         waiting += 1
     return waiting > 0
 
 
 def _still_busy(folder: Path, request: Request) -> set[int]:
-    """The ranks that go on working while all write down their stacks, or would if others left them a core.
-
-    NCCL also works while it waits.
-    """
-    pids = _pids(folder, request.nproc)
-    ready = {rank for rank, pid in pids.items() if _is_ready(pid)}
-    busy = _busy_while_asked(folder, pids)
-    if request.device != "cpu":
-        return set()
-    return busy | {rank for rank in ready if _is_ready(pids[rank])}
+    """The ranks that go on working while all write down their stacks; NCCL also works while it waits."""
+    busy = _busy_while_asked(folder, _pids(folder, request.nproc))
+    return busy if request.device == "cpu" else set()
 
 
 def _busy_while_asked(folder: Path, pids: dict[int, int]) -> set[int]:
-    """The ranks that do more than write down their stacks, which all are asked for."""
+    """The ranks that do more than write down their stacks, which all are asked for, or would if others left them a core."""
     before = {rank: _work_now(pid) for rank, pid in pids.items()}
+    ready = {rank for rank, pid in pids.items() if _is_ready(pid)}
     ask(pids, partial(_of, folder))
     time.sleep(WORK_TIME)
-    return {rank for rank, pid in pids.items() if _work_now(pid) - before[rank] > BUSY_TICKS}
+    return {
+        rank
+        for rank, pid in pids.items()
+        if _work_now(pid) - before[rank] > BUSY_TICKS or (rank in ready and _is_ready(pid))
+    }
 
 
 def _is_ready(pid: int) -> bool:

@@ -114,7 +114,9 @@ def failure(rehearsal: Rehearsal) -> Iterator[Line]:
     """Why a script did not come to its end, whoever failed of itself first; nothing when it did."""
     run = rehearsal.run
     if not run.ranks:
-        yield [("torchrun did not start the ranks:", "strong")]
+        late = "the time was over before torchrun had started the ranks:"
+        none = "torchrun did not start the ranks:"
+        yield [(late if run.verdict == "timeout" else none, "strong")]
         yield from ([("  " + line, "")] for line in run.noise.splitlines()[-LAST_LINES:])
         yield []
         return

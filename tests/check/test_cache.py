@@ -383,7 +383,7 @@ def test_settings_are_checked_without_libcst_the_second_time(tmp_path: Path) -> 
             capture_output=True,
             text=True,
             check=True,
-            timeout=120,
+            timeout=600,
         ).stdout.splitlines()[-1]
         for _ in range(2)
     ]
@@ -414,7 +414,7 @@ def test_a_warm_run_does_not_import_libcst(tmp_path: Path, format_: str) -> None
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=600,
     )
     assert done.returncode == 0, done.stderr
     assert "FSDP901" in done.stdout

@@ -100,7 +100,7 @@ def ruff(folder: Path, *args: str, path: str = "x.py") -> subprocess.CompletedPr
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=600,
     )
 
 

@@ -306,7 +306,7 @@ def test_an_interrupt() -> None:
         "#" * 1_000_000
     )  # more than a pipe holds: when it is gone, the program reads
     running.send_signal(signal.SIGINT)
-    _, errors = running.communicate(timeout=60)
+    _, errors = running.communicate(timeout=600)
     assert running.returncode == 130
     assert "interrupted" in errors
     assert "Traceback" not in errors

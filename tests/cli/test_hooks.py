@@ -76,7 +76,7 @@ def test_the_action_runs(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=600,
     )
     assert done.returncode == 1, done.stderr
     assert done.stdout.startswith("::error title=fsdp2lint (FSDP201),file=late.py,line=8,")
@@ -112,7 +112,7 @@ def pre_commit(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=300,
+        timeout=600,
     )
 
 
@@ -198,7 +198,7 @@ def test_the_entry_that_init_writes(tmp_path: Path) -> None:
         cwd=tmp_path,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
         check=True,
-        timeout=60,
+        timeout=600,
     )
     (tmp_path / "train.py").write_text(LATE)
     git(tmp_path, "add", ".")

@@ -78,7 +78,7 @@ def test_watching(tmp_path: Path) -> None:
         _until(said, "No findings", tmp_path / "fsdp2lint.toml", "ignore = ['FSDP901']\n")
     finally:
         running.terminate()
-        running.wait(timeout=10)
+        running.wait(timeout=60)
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_of_a_file_its_folder_is_watched(tmp_path: Path, monkeypatch: pytest.Mon
 
 def _until(said: Path, text: str, file: Path, content: str) -> None:
     """Write a file, again and again until the program has said so: it may not have been listening."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 600
     while text not in said.read_text():
         assert time.monotonic() < deadline, said.read_text()
         file.write_text(content)

@@ -103,7 +103,7 @@ def test_an_interrupt_while_it_starts(tmp_path: Path, module: str) -> None:
         env=_environment(tmp_path),
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=False,
         preexec_fn=_listening,
     )

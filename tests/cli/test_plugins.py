@@ -75,7 +75,7 @@ def run(place: Path, *words: str, module: bool = True) -> subprocess.CompletedPr
         capture_output=True,
         text=True,
         check=False,
-        timeout=300,
+        timeout=600,
     )
 
 

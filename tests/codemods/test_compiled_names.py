@@ -146,10 +146,10 @@ def run(folder: Path, *stages: str) -> list[list[str]]:
         text=True,
     )
     try:
-        out, problems = started.communicate(timeout=180)
+        out, problems = started.communicate(timeout=600)
     except subprocess.TimeoutExpired:
         started.terminate()  # torchrun ends its ranks
-        started.communicate(timeout=60)
+        started.communicate(timeout=600)
         raise
     assert started.returncode == 0, problems[-3000:]
     said = re.split(r"^stage .*$", out, flags=re.MULTILINE)[1:]

@@ -141,7 +141,7 @@ def test_it_goes_on_from_what_fsdp1_wrote(tmp_path: Path) -> None:
     before, after = tmp_path / "before.py", tmp_path / "after.py"
     before.write_text(SCRIPT)
     after.write_text(migrated(SCRIPT))
-    options = Options(timeout=120.0, resume=((), ("load",)))
+    options = Options(timeout=600.0, resume=((), ("load",)))
     with (
         forking() as ranks,
         Trial(find(str(before)), options, run=ranks.launch, compare=apart.main) as trial,

@@ -163,7 +163,7 @@ def test_each_way_goes_on_from_its_checkpoint(tmp_path: Path, how: str) -> None:
         (tmp_path / folder).mkdir()
         for name, text in files.items():
             (tmp_path / folder / name).write_text(text)
-    options = Options(timeout=120.0, resume=((how,), (how, "resume")))
+    options = Options(timeout=600.0, resume=((how,), (how, "resume")))
     before, after = (find(str(tmp_path / one / "train.py")) for one in ("before", "after"))
     with forking() as ranks, Trial(before, options, run=ranks.launch, compare=apart.main) as trial:
         found = trial.against(after)

@@ -121,7 +121,7 @@ def test_it_trains_the_same(tmp_path: Path) -> None:
         forking() as ranks,
         Trial(
             find(str(tmp_path / "before" / "train.py")),
-            Options(timeout=120.0),
+            Options(timeout=600.0),
             run=ranks.launch,
             compare=apart.main,
         ) as trial,

@@ -107,7 +107,7 @@ class ForkServer:
         if self._process.stdin is not None:
             self._process.stdin.close()
         self._process.terminate()
-        self._process.wait(timeout=10)
+        self._process.wait(timeout=60)
 
 
 @lru_cache(maxsize=2)

@@ -48,7 +48,7 @@ _FRAMEWORKS = (
     "trl.trainer.sft_trainer",
 )
 """What scripts of frameworks wait for, 5 s a rank; one that is not installed fails in the script."""
-_MARGIN = 20.0
+_MARGIN = 120.0
 """Seconds beyond a job's own limit after which even its supervisor is killed."""
 
 

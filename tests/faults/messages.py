@@ -21,7 +21,7 @@ from typing import Any, BinaryIO, NamedTuple
 from tests.faults.inputs import MODERN, ODD, PIECES
 from tests.support.running import ROOT
 
-WAIT = 40.0
+WAIT = 600.0
 TO_EACH = 250
 """Messages that one server gets."""
 

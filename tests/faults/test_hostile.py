@@ -21,7 +21,7 @@ from tests.support.running import ROOT
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="links, pipes and such names")
 
-LIMIT = 100
+LIMIT = 600
 SCHEMA = json.loads((ROOT / "tests/reporters/sarif_subset.json").read_text())
 
 

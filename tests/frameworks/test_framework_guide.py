@@ -230,12 +230,20 @@ def test_the_workers_of_ray_train_as_without_sharding(tmp_path: Path) -> None:
     assert compared.stdout == "equal\n"
 
 
+PATIENT = {
+    "RAY_DASHBOARD_STARTUP_TIMEOUT_S": "600",
+    "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "600",
+    "RAY_gcs_server_port_wait_time_s": "600",
+}
+"""Ray gives its processes a minute to start, in which a busy machine does not import PyTorch."""
+
+
 def run_once(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """Python with these words in the folder."""
     return subprocess.run(
         [sys.executable, *words],
         cwd=folder,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "RAY_USAGE_STATS_ENABLED": "0"},
+        env={**os.environ, "OMP_NUM_THREADS": "1", "RAY_USAGE_STATS_ENABLED": "0", **PATIENT},
         capture_output=True,
         text=True,
         timeout=900,

@@ -59,7 +59,7 @@ def test_what_a_file_without_fsdp_imports(tmp_path: Path, state: str) -> None:
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=600,
     )
     loaded = done.stdout.splitlines()[-1].split()
     ours = {name.removeprefix("fsdp2lint.") for name in loaded if name.startswith("fsdp2lint.")}

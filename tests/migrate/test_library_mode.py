@@ -120,6 +120,6 @@ def test_both_kinds_of_models_run_through_it(migrated: Path) -> None:
     (migrated / "main.py").write_text(MAIN)
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone"]
     done = subprocess.run(
-        [*command, "main.py"], cwd=migrated, capture_output=True, text=True, timeout=240
+        [*command, "main.py"], cwd=migrated, capture_output=True, text=True, timeout=600
     )
     assert "the same for both" in done.stdout, done.stderr

@@ -63,7 +63,7 @@ def test_the_validator_of_microsoft_agrees(tmp_path: Path) -> None:
         text=True,
         env=os.environ | {"DOTNET_SYSTEM_GLOBALIZATION_INVARIANT": "1"},
         check=False,
-        timeout=120,
+        timeout=600,
     )
     assert "Analysis completed successfully" in done.stdout, done.stdout
     assert "error" not in done.stdout, done.stdout

@@ -39,7 +39,7 @@ def wrong(order: str, seeds: tuple[str, str], store: Path) -> int:
         )
         for rank, seed in enumerate(seeds)
     ]
-    said = [one.communicate(timeout=120)[0] for one in started]
+    said = [one.communicate(timeout=600)[0] for one in started]
     return int(said[0].rpartition("wrong ")[2])
 
 

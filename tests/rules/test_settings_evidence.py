@@ -302,7 +302,7 @@ def rehearsed(script: Path, folder: Path) -> dict[str, Any]:
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
         check=False,
     )
     found: dict[str, Any] = json.loads(done.stdout)

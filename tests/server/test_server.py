@@ -357,7 +357,7 @@ def test_no_process_is_left(tmp_path: Path, way: str) -> None:
     else:
         time.sleep(1)
         server.send_signal(signal.SIGTERM)
-    server.wait(timeout=30)
+    server.wait(timeout=600)
 
 
 def test_without_pygls_one_line_says_what_to_install(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ def run(
         str(folder),
         arguments=tuple(arguments),
         nproc=nproc,
-        timeout=200.0,
+        timeout=600.0,
         folder=str(work),
         root=str(place.folder),
         seed=SEED,

@@ -15,7 +15,7 @@ from pygls.lsp.client import LanguageClient
 from tests.support import forks
 from tests.support.running import ROOT
 
-WAIT = 120.0
+WAIT = 600.0
 
 CAPABLE = types.ClientCapabilities(
     text_document=types.TextDocumentClientCapabilities(

@@ -58,7 +58,7 @@ def snippet(
     """What ``subprocess.run`` of ``python -c CODE WORDS`` gives, where PyTorch has been imported before."""
     asked = {"code": code, "words": [*words], "first": ""}
     given = {**os.environ, "PYTHONPATH": str(_ROOT), **environment}
-    return _asked(_server("torch"), asked, cwd, given, None, timeout=240)
+    return _asked(_server("torch"), asked, cwd, given, None, timeout=600)
 
 
 def _asked(
@@ -125,7 +125,7 @@ class _Server:
     def _close(self) -> None:
         if self._process.stdin is not None:
             self._process.stdin.close()
-        self._process.wait(timeout=10)
+        self._process.wait(timeout=60)
 
 
 @lru_cache

@@ -37,7 +37,7 @@ def program(
     }
     given |= {"PYTHONPATH": str(ROOT), "PYTHONUTF8": "1", **environment}
     if hasattr(os, "fork") and not _is_read_at_the_start(environment):
-        return forks.run([*map(str, args)], cwd, given, text, timeout=120)
+        return forks.run([*map(str, args)], cwd, given, text, timeout=600)
     return subprocess.run(
         [sys.executable, "-m", "fsdp2lint", *map(str, args)],
         cwd=cwd,
@@ -45,7 +45,7 @@ def program(
         capture_output=True,
         text=True,
         env=given,
-        timeout=120,
+        timeout=600,
         check=False,
     )
 

@@ -7,13 +7,16 @@ import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from unittest import mock
 
+from fsdp2lint.rehearse import launch
 from fsdp2lint.rehearse.outcome import Request
 from fsdp2lint.rehearse.rehearse import rehearse
 from fsdp2lint.rehearse.warm import Forking
 from fsdp2lint.rehearse.words import rendered
+from tests.support import over
 
-LIMIT = 60.0
+LIMIT = 300.0
 
 PROGRAM = """
 import os
@@ -106,7 +109,8 @@ class Fault:
     new: str
     said: str
     """A regular expression, or several that must all be found, a line each."""
-    limit: float = LIMIT
+    stays: bool = False
+    """Whether it goes on for ever: its time is over when it is told who waits for whom."""
 
 
 _STEP = "        optimizer.step()\n"
@@ -125,8 +129,8 @@ FAULTS: dict[str, Fault] = {
     "one rank reduces": Fault(_REDUCED, "        if rank == 0:\n            dist.all_reduce(total)\n", "FSDP401"),
     "one rank gathers for a file": Fault("    whole = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True))\n    if rank == 0:\n", "    if rank == 0:\n        whole = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True))\n", "FSDP401"),
     "one rank receives": Fault(_REDUCED, "        dist.all_reduce(total) if rank == 0 else dist.recv(total, 0)\n", "rank 0 .*`all_reduce`\nrank 1 .*`recv`"),
-    "a rank spins": Fault(_STEP, f"        while rank == 1 and step == 2:\n            pass\n{_STEP}", "rank 0 waits in all_reduce at .*while rank 1 works at ", 18.0),
-    "a rank sleeps": Fault(_STEP, f"        if rank == 1 and step == 2:\n            time.sleep(600)\n{_STEP}", "rank 0 waits in all_reduce at .*while rank 1 does nothing at ", 18.0),
+    "a rank spins": Fault(_STEP, f"        while rank == 1 and step == 2:\n            pass\n{_STEP}", "rank 0 waits in all_reduce at .*while rank 1 works at ", True),
+    "a rank sleeps": Fault(_STEP, f"        if rank == 1 and step == 2:\n            time.sleep(600)\n{_STEP}", "rank 0 waits in all_reduce at .*while rank 1 does nothing at ", True),
     "a rank raises": Fault(_STEP, f"        if rank == 1 and step == 2:\n            raise ValueError('no data')\n{_STEP}", "rank 1 raised at \nno data"),
     "a rank is killed": Fault(_STEP, f"        if rank == 1 and step == 2:\n            os.kill(os.getpid(), 9)\n{_STEP}", "rank 1 died"),
     "the optimizer is built too early": Fault("    for block in model.blocks:\n        fully", "    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)\n    for block in model.blocks:\n        fully", "FSDP201"),
@@ -170,21 +174,23 @@ def changed(name: str) -> str:
     return text
 
 
-def report(forking: Forking, text: str, limit: float) -> tuple[str, float]:
-    """What a rehearsal says of a program, and after how long."""
+def report(forking: Forking, text: str, stays: bool = False) -> tuple[str, float]:
+    """What a rehearsal says of a program, and after how long: of one that stays for ever, when it is known who waits."""
+    heard: list[bytes] = []
+    stalled = over.when(lambda: stays and any(b"fsdp2lint: for " in one for one in heard))
     with tempfile.TemporaryDirectory(prefix="faults-") as folder:
         scratch, work = Path(folder, "scratch"), Path(folder, "work")
         scratch.mkdir()
         work.mkdir()
         script = work / "train.py"
         script.write_text(text, "utf-8")
-        # fmt: off
         request = Request(
-            str(script), str(scratch), timeout=limit, folder=str(work), root=str(work), seed=0
+            str(script), str(scratch), timeout=LIMIT, folder=str(work), root=str(work), seed=0
         )
-        # fmt: on
         began = time.monotonic()
-        said = rendered(rehearse(request, lambda _: None, forking.launch), colour=False)
+        idle = launch.IDLE if stays else 3.0
+        with mock.patch.multiple(launch, _watch=stalled, IDLE=idle):
+            said = rendered(rehearse(request, heard.append, forking.launch), colour=False)
         return said, time.monotonic() - began
 
 

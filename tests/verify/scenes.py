@@ -111,7 +111,7 @@ def serving(module: str, **environment: str) -> Iterator[Server]:
     finally:
         assert process.stdin is not None
         process.stdin.close()
-        process.wait(timeout=60)
+        process.wait(timeout=600)
 
 
 class Rehearsed:

@@ -78,7 +78,7 @@ def test_harmful_changes_are_told_and_harmless_ones_are_not(ranks: Ranks, tmp_pa
     from fsdp2lint.prove.equality import apart
 
     with Trial(
-        find(str(PROGRAM)), Options(timeout=120.0), run=ranks.launch, compare=apart.main
+        find(str(PROGRAM)), Options(timeout=600.0), run=ranks.launch, compare=apart.main
     ) as runs:
         for name, (old, new, kind, place) in HARMFUL.items():
             found = found_by(runs.against(find(str(changed(tmp_path, name, old, new)))))
@@ -110,7 +110,7 @@ def test_averages_side_files_and_writers_count(ranks: Ranks, tmp_path: Path) -> 
     from fsdp2lint.prove.equality import apart
 
     text = GOES_ON.read_text("utf-8")
-    options = Options(("--keep",), timeout=120.0)
+    options = Options(("--keep",), timeout=600.0)
     with Trial(find(str(GOES_ON)), options, run=ranks.launch, compare=apart.main) as runs:
         assert found_by(runs.against(find(str(GOES_ON)))) == {}
         for name, (old, new, kind, object_) in LOST.items():
@@ -126,7 +126,7 @@ def test_a_loss_may_be_accepted_by_name(ranks: Ranks, tmp_path: Path) -> None:
     from fsdp2lint.prove.equality import apart
 
     old, new, *_ = HARMFUL["no random numbers"]
-    options = Options(timeout=120.0, accept_missing=("python_rng",))
+    options = Options(timeout=600.0, accept_missing=("python_rng",))
     after = find(str(changed(tmp_path, "accepted", old, new)))
     with Trial(find(str(PROGRAM)), options, run=ranks.launch, compare=apart.main) as runs:
         verification = runs.against(after)
@@ -143,7 +143,7 @@ def test_runs_without_finite_losses_prove_nothing(ranks: Ranks, tmp_path: Path) 
         str(changed(tmp_path, "lost", old, old + "            loss = loss * float('nan')\n"))
     )
     with Trial(
-        program, Options(timeout=120.0, steps=2), run=ranks.launch, compare=apart.main
+        program, Options(timeout=600.0, steps=2), run=ranks.launch, compare=apart.main
     ) as runs:
         verification = runs.against(program)
     assert verification.exit_code == 2

@@ -162,13 +162,13 @@ dist.destroy_process_group()
 @pytest.mark.ranks
 def test_rehearsing_a_command_line(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
-    words = "rehearse -f json --timeout 60 SIZE=s torchrun --nproc_per_node 3 train.py --steps 1"
+    words = "rehearse -f json --timeout 500 SIZE=s torchrun --nproc_per_node 3 train.py --steps 1"
     done = subprocess.run(
         [sys.executable, "-m", "fsdp2lint", *words.split()],
         capture_output=True,
         text=True,
         cwd=tmp_path,
-        timeout=120,
+        timeout=600,
         check=False,
     )
     report = json.loads(done.stdout)

@@ -146,7 +146,7 @@ def _rehearsed(folder: Path, target: str, **more: Any) -> Run:
     request = Request(
         str(folder / target),
         str(folder / "scratch"),
-        timeout=120.0,
+        timeout=600.0,
         folder=str(folder / "cwd"),
         made_up=MadeUp(missing=True),
         **more,
@@ -242,7 +242,7 @@ def test_models_are_built_small_unless_weights_are_loaded(tmp_path: Path) -> Non
         capture_output=True,
         text=True,
         cwd=tmp_path,
-        timeout=240,
+        timeout=600,
         env=os.environ | {"OMP_NUM_THREADS": "1"},
     )
     assert done.returncode == 0, done.stdout + done.stderr

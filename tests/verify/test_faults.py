@@ -11,7 +11,7 @@ from fsdp2lint.rehearse.contract import judge
 from fsdp2lint.rehearse.outcome import RankReport, Step
 from fsdp2lint.rehearse.warm import Forking
 
-from .faulty import FAULTS, LIMIT, PROGRAM, changed, is_named, report
+from .faulty import FAULTS, PROGRAM, changed, is_named, report
 
 needs_proc = pytest.mark.skipif(sys.platform != "linux", reason="ranks are forked under Linux")
 
@@ -26,7 +26,7 @@ def forking() -> Iterator[Forking]:
 @needs_proc
 @pytest.mark.ranks
 def test_the_program_as_it_is_breaks_nothing(forking: Forking) -> None:
-    said, _ = report(forking, PROGRAM, LIMIT)
+    said, _ = report(forking, PROGRAM)
     assert said.rstrip().endswith("Nothing broke the contract."), said
     assert "warning[" not in said
 
@@ -35,7 +35,7 @@ def test_the_program_as_it_is_breaks_nothing(forking: Forking) -> None:
 @pytest.mark.ranks
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_is_named(forking: Forking, name: str) -> None:
-    said, _ = report(forking, changed(name), FAULTS[name].limit)
+    said, _ = report(forking, changed(name), FAULTS[name].stays)
     assert is_named(name, said), said
 
 

@@ -341,7 +341,7 @@ def browser() -> str:
 def dom(page: Path, width: int, folder: Path) -> str:
     command = [browser(), "--headless=new", "--no-sandbox", "--disable-gpu", "--dump-dom"]
     command += [f"--window-size={width},900", f"--user-data-dir={folder}", page.as_uri()]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    run = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True)
     return run.stdout
 
 

@@ -35,7 +35,7 @@ def verify(folder: Path, *words: object) -> tuple[int, str]:
         env=os.environ | {"PYTHONPATH": str(ROOT), "NO_COLOR": "1"},
         capture_output=True,
         text=True,
-        timeout=400,
+        timeout=600,
         check=False,
     )
     return ran.returncode, ran.stdout + ran.stderr * (ran.returncode > 1)
@@ -123,7 +123,7 @@ def ranks() -> Iterator[Ranks]:
 def trial(ranks: Ranks, before: Path = BEFORE, **options: Any) -> Trial:
     from fsdp2lint.prove.equality import apart
 
-    settings = Options(**({"timeout": 120.0} | options))
+    settings = Options(**({"timeout": 600.0} | options))
     return Trial(find(str(before)), settings, run=ranks.launch, compare=apart.main)
 
 

@@ -61,7 +61,7 @@ def compared(ranks: Ranks, before: Path, *others: Path) -> list[Verification]:
     from fsdp2lint.prove.equality import apart
 
     # one form holds weights, another optimizer states too
-    options = Options(timeout=120.0, accept_missing=("*",))
+    options = Options(timeout=600.0, accept_missing=("*",))
     with Trial(find(str(before)), options, run=ranks.launch, compare=apart.main) as runs:
         return [runs.against(find(str(other))) for other in others]
 

@@ -73,7 +73,7 @@ def test_the_script_runs_as_it_is_and_reaches_the_highest_rung(
     monkeypatch.setattr(rehearse, "gpus", lambda: 2)
     Path("train.py").write_text(SCRIPT)
     heard: list[bytes] = []
-    options = Options(timeout=60.0, device="cuda")
+    options = Options(timeout=600.0, device="cuda")
     with forking() as ranks:
         place = find("train.py")
         with Trial(
@@ -121,7 +121,7 @@ def test_a_script_that_starts_its_own_processes_runs_on_the_ranks_that_are_there
     script.write_text(SPAWNING)
     with forking() as ranks:
         request = Request(
-            str(script), str(tmp_path), device="cuda", arguments=(str(asked),), timeout=60.0
+            str(script), str(tmp_path), device="cuda", arguments=(str(asked),), timeout=600.0
         )
         run = ranks.launch(request, lambda _: None)
     if asked == 2:

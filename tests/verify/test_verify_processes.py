@@ -38,8 +38,7 @@ for _ in range(2):
 SLEEPING = """
 import os, pathlib, subprocess, sys, time
 subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-pathlib.Path(os.environ["AWAKE"], os.environ["RANK"]).touch()
-time.sleep(600)
+pathlib.Path(os.environ["AWAKE"], os.environ["RANK"]).touch(), time.sleep(600)
 """
 
 
@@ -53,8 +52,11 @@ class Started:
         self.awake.mkdir()
         own = {"PYTHONPATH": str(ROOT), "NO_COLOR": "1", "MARK": self.mark}
         own |= {"TMPDIR": str(self.temporary), "AWAKE": str(self.awake)}
+        self.over = folder / f"{self.mark}-over"
+        """The time is over when this is there."""
+        program = ["tests.support.over", str(self.over), "verify", "-q"]
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "fsdp2lint", "verify", "-q", *map(str, words)],
+            [sys.executable, "-m", *program, *map(str, words)],
             cwd=folder,
             env=os.environ | own,
             stdout=subprocess.PIPE,
@@ -65,18 +67,18 @@ class Started:
         )
 
     def wait_for_ranks(self) -> None:
-        deadline = time.monotonic() + 90
+        deadline = time.monotonic() + 300
         while len(list(self.awake.iterdir())) < 2:
             assert time.monotonic() < deadline, self.process.communicate()
             time.sleep(0.05)
 
     def ended(self) -> tuple[int, str]:
-        out, err = self.process.communicate(timeout=120)
+        out, err = self.process.communicate(timeout=600)
         return self.process.returncode, out + err
 
     def left(self) -> list[str]:
         """The processes of this run that are alive, and its files."""
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + 60
         while (alive := self._alive()) and time.monotonic() < deadline:
             time.sleep(0.05)  # a killed process takes a moment to go
         files = self.temporary.iterdir()
@@ -131,11 +133,13 @@ def test_killed_at_once_no_process_is_left(tmp_path: Path) -> None:
 
 def test_time_that_is_over_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "slow.py").write_text(SLEEPING)
-    started = Started(tmp_path, "--timeout", "15", "slow.py", "slow.py")
+    started = Started(tmp_path, "slow.py", "slow.py")
+    started.wait_for_ranks()
+    started.over.touch()
     code, out = started.ended()
     assert code == 2
     assert "BEFORE could not be run to its end:\nthe time was over:\n" in out
-    assert "rank 0 waited at slow.py:5" in out
+    assert "rank 0 waited at slow.py:4" in out
     assert out.endswith("Not verified: BEFORE failed.\n")
     assert started.left() == []
 

@@ -49,7 +49,7 @@ def trial(plan: Plan, before: Place, ranks: Ranks, which: str) -> Trial:
     options = Options(
         tuple(plan["args"]),
         plan["nproc"],
-        timeout=200.0,
+        timeout=600.0,
         rtol=plan["rtol"],
         resume=(tuple(resume["save"]), tuple(resume["continue"])) if which == "resume" else None,
     )
