@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import tempfile
 import time
@@ -189,7 +190,11 @@ def report(forking: Forking, text: str, stays: bool = False) -> tuple[str, float
         )
         began = time.monotonic()
         idle = launch.IDLE if stays else 3.0
-        with mock.patch.multiple(launch, _watch=stalled, IDLE=idle):
+        same = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+        with (
+            mock.patch.multiple(launch, _watch=stalled, IDLE=idle),
+            mock.patch.dict(os.environ, same, clear=True),  # in another environment it starts anew
+        ):
             said = rendered(rehearse(request, heard.append, forking.launch), colour=False)
         return said, time.monotonic() - began
 

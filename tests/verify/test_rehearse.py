@@ -1,4 +1,4 @@
-"""``fsdp2lint rehearse`` from its command line, under the real torchrun."""
+"""``fsdp2lint rehearse`` from its command line, under the real torchrun; where that makes no difference, on forked ranks."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,9 @@ import torch.distributed.fsdp
 from click.testing import CliRunner
 
 from fsdp2lint.cli.rehearse import command
+from fsdp2lint.rehearse import rehearse as rehearsing
+
+from .scenes import Ranks, forking
 
 pytestmark = pytest.mark.ranks
 
@@ -45,6 +50,30 @@ def rehearse(folder: Path, *arguments: str) -> tuple[int, str, str]:
     return process.returncode, out, err
 
 
+@pytest.fixture(scope="module")
+def ranks() -> Iterator[Ranks]:
+    with forking() as serving:
+        yield serving
+
+
+Told = tuple[int, str, str]
+
+
+@pytest.fixture
+def forked(ranks: Ranks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Told]:
+    """The command in the folder of the test, here and on forked ranks: three imports of PyTorch less."""
+    monkeypatch.chdir(tmp_path)
+    on_forks = partial(rehearsing.rehearse, run=ranks.launch)
+    monkeypatch.setattr(rehearsing, "rehearse", on_forks)
+
+    def run(*arguments: str) -> Told:
+        done = CliRunner().invoke(command, arguments, standalone_mode=False)
+        assert done.exception is None, done.output
+        return done.return_value, done.stdout, done.stderr
+
+    return run
+
+
 ONE_AFTER_THE_OTHER = """
 import torch
 import torch.distributed as dist
@@ -63,9 +92,11 @@ dist.destroy_process_group()
 """
 
 
-def test_norms_of_a_model_that_is_built_after_another_has_trained(tmp_path: Path) -> None:
+def test_norms_of_a_model_that_is_built_after_another_has_trained(
+    tmp_path: Path, forked: Callable[..., Told]
+) -> None:
     (tmp_path / "train.py").write_text(ONE_AFTER_THE_OTHER)
-    _, out, _ = rehearse(tmp_path, "-f", "json", "train.py")
+    _, out, _ = forked("-f", "json", "train.py")
     first, second = (step["norm"] for step in json.loads(out)["steps"])
     assert first == pytest.approx(second)
 
@@ -98,9 +129,9 @@ def test_fsdp2_with_dcp_for_cuda_runs(tmp_path: Path) -> None:
     assert (tmp_path / "runs" / "latest" / ".metadata").exists()
 
 
-def test_spawned_processes_are_the_ranks_and_steps_stop_them(tmp_path: Path) -> None:
+def test_spawned_processes_are_the_ranks_and_steps_stop_them(forked: Callable[..., Told]) -> None:
     script = str(PROJECTS / "spawned_digits" / "main.py")
-    code, out, _ = rehearse(tmp_path, "--steps", "2", "-f", "json", script)
+    code, out, _ = forked("--steps", "2", "-f", "json", script)
     told = json.loads(out)
     assert (code, told["violations"]) == (0, [])
     assert [rank["outcome"] for rank in told["ranks"]] == ["stopped", "stopped"]
@@ -207,11 +238,13 @@ for factor, wanted in ((None, 1.5), (1.0, 3.0), (4.0, 0.75)):
 """
 
 
-def test_gradients_are_divided_by_the_factor_that_is_set(tmp_path: Path) -> None:
+def test_gradients_are_divided_by_the_factor_that_is_set(
+    forked: Callable[..., Told], tmp_path: Path
+) -> None:
     if not hasattr(torch.distributed.fsdp.FSDPModule, "set_gradient_divide_factor"):
         pytest.skip("from PyTorch 2.8 on")
     (tmp_path / "divided.py").write_text(DIVIDED)
-    code, out, err = rehearse(tmp_path, "divided.py")
+    code, out, err = forked("divided.py")
     assert code == 0, out + err
 
 
@@ -228,9 +261,11 @@ with open("data.jsonl") as file:
 """
 
 
-def test_rows_of_another_form_are_told_with_the_way_round(tmp_path: Path) -> None:
+def test_rows_of_another_form_are_told_with_the_way_round(
+    forked: Callable[..., Told], tmp_path: Path
+) -> None:
     (tmp_path / "splitting.py").write_text(SPLITTING)
-    code, out, _ = rehearse(tmp_path, "--fake", "-f", "json", "splitting.py")
+    code, out, _ = forked("--fake", "-f", "json", "splitting.py")
     told = json.loads(out)
     assert code == 2
     assert told["notes"] == [
@@ -239,9 +274,11 @@ def test_rows_of_another_form_are_told_with_the_way_round(tmp_path: Path) -> Non
     ]
 
 
-def test_a_patch_replaces_what_must_be_downloaded(spawning: Path) -> None:
+def test_a_patch_replaces_what_must_be_downloaded(
+    forked: Callable[..., Told], spawning: Path
+) -> None:
     words = ("-f", "json", "--patch", "fakes:small", "spawning.py", "--", "2")
-    code, out, err = rehearse(spawning, *words)
+    code, out, err = forked(*words)
     told = json.loads(out)
     assert [rank["outcome"] for rank in told["ranks"]] == ["ended", "ended"], err
     assert (code, len(told["steps"])) == (1, 3)
@@ -266,9 +303,9 @@ def test_a_patch_replaces_what_must_be_downloaded(spawning: Path) -> None:
     ],
 )
 def test_what_cannot_be_spawned_or_patched_is_said(
-    spawning: Path, words: tuple[str, ...], said: str
+    forked: Callable[..., Told], spawning: Path, words: tuple[str, ...], said: str
 ) -> None:
-    code, out, _ = rehearse(spawning, *words)
+    code, out, _ = forked(*words)
     assert code == 2
     assert said in out.split("on 2 CPU ranks")[0]
 
@@ -304,10 +341,10 @@ def test_what_cannot_be_spawned_or_patched_is_said(
     ],
 )
 def test_an_error_comes_with_what_can_be_done(
-    tmp_path: Path, script: str, words: tuple[str, ...], said: str
+    forked: Callable[..., Told], tmp_path: Path, script: str, words: tuple[str, ...], said: str
 ) -> None:
     (tmp_path / "train.py").write_text(script)
-    code, out, _ = rehearse(tmp_path, "--nproc", "1", *words, "train.py")
+    code, out, _ = forked("--nproc", "1", *words, "train.py")
     assert code == 2
     assert f"\nhelp: {said}\n" in out, out
     assert ("unrecognized arguments: --depth 3" in out) == ("argparse" in script)
