@@ -38,7 +38,7 @@ _EARLY = (
     "torch.optim.swa_utils",
     "torch.utils.data.distributed",
 )
-_FRAMEWORKS = (
+FRAMEWORKS = (
     "accelerate.utils",
     "lightning.pytorch.strategies",
     "peft",
@@ -57,7 +57,7 @@ def main() -> None:
     torch.set_num_threads(1)
     for name in _EARLY:
         importlib.import_module(name)
-    for name in _FRAMEWORKS if sys.argv[1:] == ["frameworks"] else ():
+    for name in FRAMEWORKS if sys.argv[1:] == ["frameworks"] else ():
         with contextlib.suppress(ModuleNotFoundError):
             importlib.import_module(name)
     older.install(Counted({}))  # without it nothing trains there

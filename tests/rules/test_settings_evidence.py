@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 import shlex
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from fsdp2lint.rehearse.outcome import RankReport, Request
 from tests.support import forks
 from tests.support.running import ROOT
+from tests.verify.scenes import forking
 
 pytest.importorskip("accelerate")
 
@@ -284,38 +284,20 @@ REFUSED = {
 }
 
 
-def rehearsed(script: Path, folder: Path) -> dict[str, Any]:
+def rehearsed(script: Path, folder: Path) -> list[RankReport]:
     """What a script does on CPU ranks where accelerate takes them for GPUs."""
-    (folder / script.name).write_text(script.read_text())
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "fsdp2lint",
-            "rehearse",
-            "-q",
-            "-f",
-            "json",
-            "--in-place",
-            script.name,
-        ],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    (copy := folder / script.name).write_text(script.read_text())
+    request = Request(str(copy), str(folder), timeout=600.0, folder=str(folder))
+    with forking(frameworks=True) as ranks:
+        return ranks.launch(request, lambda _: None).ranks
 
 
 @pytest.mark.ranks
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_a_framework_refuses_raises(tmp_path: Path, name: str) -> None:
-    ranks = rehearsed(RULES / name, tmp_path)["ranks"]
-    # torchrun ends the other rank as soon as one raises: that one may get no further
-    assert all(rank["outcome"] != "ended" for rank in ranks)
-    raised = [rank["error"] for rank in ranks if rank["outcome"] == "raised"]
+    ranks = rehearsed(RULES / name, tmp_path)
+    assert all(rank.how != "ended" for rank in ranks)
+    raised = [rank.error for rank in ranks if rank.how == "raised"]
     assert raised
     assert all(error.startswith(("ValueError", "TypeError")) for error in raised)
     assert all(REFUSED[name] in error for error in raised)
@@ -324,7 +306,7 @@ def test_what_a_framework_refuses_raises(tmp_path: Path, name: str) -> None:
 @pytest.mark.ranks
 def test_the_trainer_writes_no_weights_in_shards(tmp_path: Path) -> None:
     script = RULES / "save_model_without_weights" / "bad_straight_line.py"
-    assert rehearsed(script, tmp_path)["ranks"][0]["outcome"] == "ended"
+    assert rehearsed(script, tmp_path)[0].how == "ended"
     assert not list(tmp_path.rglob("*.safetensors"))
     assert not list(tmp_path.rglob("*.bin"))
 
@@ -334,7 +316,7 @@ def test_accelerate_casts_to_float32_before_it_shards(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     text = (RULES / "cast_undone" / "bad_cast.py").read_text()
     script.write_text(text.replace("print(", 'open("dtype.txt", "w").write('))
-    assert all(rank["outcome"] == "ended" for rank in rehearsed(script, tmp_path)["ranks"])
+    assert all(rank.how == "ended" for rank in rehearsed(script, tmp_path))
     assert (tmp_path / "dtype.txt").read_text() == "the weights are in torch.float32"
 
 
@@ -358,17 +340,14 @@ def test_rank_0_loads_alone_only_within_a_process_group(
 
 @pytest.mark.ranks
 def test_values_cannot_be_clipped(tmp_path: Path) -> None:
-    ranks = rehearsed(RULES / "framework_refuses" / "bad_clip_value.py", tmp_path)["ranks"]
-    assert any(
-        "do not support `clip_grad_value_`" in rank["error"] for rank in ranks if "error" in rank
-    )
+    ranks = rehearsed(RULES / "framework_refuses" / "bad_clip_value.py", tmp_path)
+    assert any("do not support `clip_grad_value_`" in rank.error for rank in ranks)
 
 
 @pytest.mark.ranks
 def test_version_2_writes_no_file_by_default(tmp_path: Path) -> None:
     script = RULES / "checkpoint_of_another_type" / "bad_default.py"
-    ranks = rehearsed(script, tmp_path)["ranks"]
-    raised = [rank["error"] for rank in ranks if rank["outcome"] == "raised"]
+    raised = [rank.error for rank in rehearsed(script, tmp_path) if rank.how == "raised"]
     assert raised
     assert all("checkpoint/pytorch_model_fsdp.bin" in error for error in raised)
 

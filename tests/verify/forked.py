@@ -27,12 +27,14 @@ from fsdp2lint.rehearse.holders import look_ahead
 from fsdp2lint.rehearse.launch import environment
 from fsdp2lint.rehearse.outcome import Request, request_from
 from fsdp2lint.rehearse.script import die_with_parent
+from tests.evidence.server import FRAMEWORKS
 from tests.support.still import Still
 
 
 def main() -> None:
     """Serve until the input ends."""
-    for name in EARLY:
+    frameworks = FRAMEWORKS if sys.argv[1:] == ["frameworks"] else ()
+    for name in (*EARLY, *frameworks):
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
     look_ahead()

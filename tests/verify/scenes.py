@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ast
+import atexit
 import os
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import cache
 from pathlib import Path
 
@@ -87,19 +88,27 @@ def _stood_in_for() -> set[str]:
 
 
 @contextmanager
-def forking() -> Iterator[Ranks]:
-    """Start the process that forks ranks, and end it."""
+def forking(frameworks: bool = False) -> Iterator[Ranks]:
+    """The process that forks ranks, of which each process of tests has one; another has imported the frameworks."""
+    yield _started(frameworks)
+
+
+@cache
+def _started(frameworks: bool) -> Ranks:
+    ended = ExitStack()
+    atexit.register(ended.close)
     before = os.environ.get("PYTHONPATH")
+    if frameworks:
+        return Ranks(ended.enter_context(serving("forked", "frameworks", TORCHDYNAMO_DISABLE="1")))
     path = os.pathsep.join(filter(None, (str(STAND_INS), before)))
-    with serving("forked", TORCHDYNAMO_DISABLE="1", PYTHONPATH=path) as server:
-        yield Ranks(server)
+    return Ranks(ended.enter_context(serving("forked", TORCHDYNAMO_DISABLE="1", PYTHONPATH=path)))
 
 
 @contextmanager
-def serving(module: str, **environment: str) -> Iterator[Server]:
+def serving(module: str, *words: str, **environment: str) -> Iterator[Server]:
     """Start one of the modules here that answer lines, and end it."""
     process = subprocess.Popen(
-        [sys.executable, "-m", f"tests.verify.{module}"],
+        [sys.executable, "-m", f"tests.verify.{module}", *words],
         cwd=ROOT,
         env=os.environ | {"OMP_NUM_THREADS": "1", **environment},
         stdin=subprocess.PIPE,
