@@ -225,6 +225,7 @@ def enter(
     if idle is not None:
         return as_annotated(machine, function, args, idle)
     deeds, oldest, born = machine.deeds, machine.memory.oldest, age()
+    steps = machine.steps
     machine.memory.oldest = NOT_YET
     machine.entered += 1
     machine.run_bodies.add(function.node)
@@ -255,7 +256,7 @@ def enter(
     is_idle = machine.deeds == deeds and machine.memory.oldest > born
     machine.memory.oldest = min(oldest, machine.memory.oldest)
     if on_yield is None:
-        machine.has_run(function, given, is_idle, result)
+        machine.has_run(function, given, is_idle, result, machine.steps - steps)
         result = as_annotated(machine, function, args, result)
     return result
 

@@ -172,6 +172,56 @@ def test_none_is_no_model_where_one_may_stand(used: str) -> None:
     assert times(trace, ".tensor") == IDLE_RUNS
 
 
+LONG = (
+    """
+def render(messages):
+    torch.manual_seed(0)
+    text = ""
+    for message in messages:
+"""
+    + "        text += f\"{message['role']} {message['text']}\"\n" * 40
+    + """
+    return text
+
+rows = input()
+"""
+)
+
+
+def test_a_long_function_that_does_nothing_is_run_less_often() -> None:
+    """A run of many expressions counts as several."""
+    trace = traced(LONG + "render(rows.pop())\n" * OFTEN)
+    assert 0 < times(trace, "manual_seed") < IDLE_RUNS / 4
+
+
+def test_one_of_several_constants_may_be_in_what_it_is_given() -> None:
+    text = """
+    def render(messages):
+        torch.manual_seed(0)
+        return messages[0]["role"] + messages[0]["text"]
+
+    rows = input()
+    role = "user" if rows else "system"
+    """
+    call = "render([{'role': role, 'text': rows.pop()}])\n"
+    assert times(traced(dedent(text) + call * OFTEN), "manual_seed") == IDLE_RUNS
+
+
+def test_what_is_of_an_object_of_a_library_is_no_deed_where_that_is_none() -> None:
+    text = """
+    import argparse
+
+    def cut(row):
+        torch.manual_seed(0)
+        return tokenizer(row, settings.max_length)
+
+    settings = argparse.Namespace(**input())
+    tokenizer = input()
+    """
+    trace = traced(dedent(text) + "cut(input())\n" * OFTEN)
+    assert times(trace, "manual_seed") == IDLE_RUNS
+
+
 STORED = """
 import requests
 

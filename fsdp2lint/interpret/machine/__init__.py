@@ -107,6 +107,9 @@ memory."""
 IDLE_RUNS = 24
 """A function that has run so often and did nothing but ask and compute is not run again for the same entry."""
 
+STEPS_OF_A_RUN = 60
+"""A run that takes many more steps than this counts as several."""
+
 MAX_RECEIVERS = 3
 """A method that runs already is entered for objects of so many other classes."""
 
@@ -150,14 +153,16 @@ def _is_chosen(given: Given, result: Value) -> bool:
 
 
 def _is_no_deed(event: Event) -> bool:
-    """Whether nothing was done but to call something, to compute, or to give away a list, a dictionary or an object of a
-    library that is no model.
+    """Whether nothing was done but to call something, to compute, or to give away a list, a dictionary, or an object of
+    a library that is no model, or something of it.
 
     What these hold is reported, if it is more than settings.
     """
     if not isinstance(event, Escaped):
         return isinstance(event, _NO_DEEDS)
     value = event.value
+    while type(value) is Part:
+        value = value.owner
     of_library = type(value) is Instance and isinstance(value.cls, External)
     return of_library or isinstance(value, Container)
 
@@ -504,30 +509,41 @@ class Machine:
         every = [one for _, value in given for one in options(value)]
         if any(isinstance(v, Function | Bound) or self._is_model(v) for v in every):
             return None
-        if not all(self._is_data(v) for v in every if isinstance(v, Container)):
+        if not all(self._is_data(v, chosen=True) for v in every if isinstance(v, Container)):
             return None
         return self._another(self.gave[body])
 
-    def has_run(self, function: Function, given: Given, is_idle: bool, result: Value) -> None:
-        """A function has run; ``is_idle`` when it did nothing but ask and compute, and stored nothing in what was there."""
+    def has_run(
+        self, function: Function, given: Given, is_idle: bool, result: Value, steps: int
+    ) -> None:
+        """A function has run for so many steps; ``is_idle`` when it did nothing but ask and compute, and stored nothing
+        in what was there.
+        """
         body = _body(function)
         tells = any(map(rank_dependent, options(result))) or _is_chosen(given, result)
         if is_idle and tells:
             self.telling.setdefault(body, {})[given] = self.here, result
         elif not self._is_data(result):
             is_idle = False  # one of several answers tells what it was asked of
-        self.idle[body] = self.idle.get(body, 0) + 1 if is_idle else -MAX_ENTERED
+        runs = max(1, steps // STEPS_OF_A_RUN)
+        self.idle[body] = self.idle.get(body, 0) + runs if is_idle else -MAX_ENTERED
         if is_idle:
             self.gave[body] = result
 
-    def _is_data(self, value: Value, depth: int = 0) -> bool:
-        """Whether no rule asks where a value comes from, nor what is in it when it is a list or a dictionary."""
+    def _is_data(self, value: Value, depth: int = 0, *, chosen: bool = False) -> bool:
+        """Whether no rule asks where a value comes from, nor what is in it when it is a list or a dictionary.
+
+        One of several constants is, where it does not matter what was asked to choose it.
+        """
         if isinstance(value, Container):
-            held = self.memory.entries(value, self.here)
-            return depth < MAX_DEPTH and all(self._is_data(one, depth + 1) for _, one in held)
-        if isinstance(value, Either):  # of several constants each tells what it was asked of
+            held = [one for _, one in self.memory.entries(value, self.here)]
+            return depth < MAX_DEPTH and all(
+                self._is_data(one, depth + 1, chosen=chosen) for one in held
+            )
+        if isinstance(value, Either):
             return all(
-                self._is_data(one, depth) and type(one) is not Literal for _, one in value.options
+                self._is_data(one, depth, chosen=chosen) and (chosen or type(one) is not Literal)
+                for _, one in value.options
             )
         return isinstance(value, _PLAIN) and not self._is_model(value)
 

@@ -13,6 +13,7 @@ from fsdp2lint.meanings.attributes import rank
 from fsdp2lint.meanings.autograd import go_backward
 from fsdp2lint.meanings.call import Call
 from fsdp2lint.meanings.launch import counter_as_rank
+from fsdp2lint.meanings.python.objects import GIVEN_BACK
 from fsdp2lint.meanings.registry import calls, method
 from fsdp2lint.meanings.results import fresh, instance, made_by, nothing, setting, text
 from fsdp2lint.model.events import Collective, Wrapping
@@ -54,8 +55,12 @@ def _takes_config(function: Function | Bound) -> bool:
 
 @calls("ray.remote")
 def actor(call: Call) -> Value | None:
-    """``ray.remote(Cls)`` makes an actor's class, or a task, of what it is given; as a decorator it does the same."""
-    return call.get(0)
+    """``ray.remote(Cls)`` makes an actor's class, or a task, of what it is given; so does ``ray.remote(num_gpus=1)(Cls)``.
+
+    As decorators they do the same.
+    """
+    first = call.get(0)
+    return call.machine.external(GIVEN_BACK) if first is None else first
 
 
 @method("options")

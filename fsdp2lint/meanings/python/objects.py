@@ -239,7 +239,8 @@ def field(call: Call) -> Value | None:
     return call.keywords.get("default") or fresh(call)
 
 
-_SAME = "gives its argument back"
+GIVEN_BACK = "gives its argument back"
+"""The decorator that a call of ``transparent`` without a function makes."""
 
 
 @calls(
@@ -260,10 +261,10 @@ def transparent(call: Call) -> Value | None:
     if isinstance(first, Module | Part) and call.is_module(first):
         return first
     keeps = call.name in ("functools.lru_cache", "functools.cache")
-    return call.machine.external("functools.cache" if keeps else _SAME)
+    return call.machine.external("functools.cache" if keeps else GIVEN_BACK)
 
 
-@calls(_SAME)
+@calls(GIVEN_BACK)
 def give_back(call: Call) -> Value | None:
     """The decorator that one of these made."""
     return call.get(0)
