@@ -1,10 +1,14 @@
 """Code that starts a function of the script in other processes, or at its command line.
 
 Sources: torch/multiprocessing/spawn.py (``spawn`` calls ``fn(i, *args)``), multiprocessing.Process, and the
-documentation of fire, typer, absl and click, fastcore/script.py (``call_parse``).
+documentation of fire, typer, absl, click and signal, fastcore/script.py (``call_parse``).
 """
 
 from __future__ import annotations
+
+from functools import cache
+
+import libcst as cst
 
 from fsdp2lint.interpret.annotations import stranger
 from fsdp2lint.meanings.attributes import rank
@@ -12,6 +16,7 @@ from fsdp2lint.meanings.call import Call
 from fsdp2lint.meanings.paths import is_range
 from fsdp2lint.meanings.registry import calls, method
 from fsdp2lint.meanings.results import fresh, instance, made_by, nothing, setting
+from fsdp2lint.model.guards import asked
 from fsdp2lint.model.values import (
     Bound,
     Class,
@@ -24,6 +29,7 @@ from fsdp2lint.model.values import (
     Unknown,
     Value,
 )
+from fsdp2lint.source.walk import walk
 
 _PROCESSES = ("torch.multiprocessing.Process", "multiprocessing.Process")
 
@@ -46,6 +52,35 @@ def spawn(call: Call) -> Value | None:
 def xla_spawn(call: Call) -> Value | None:
     """The same on TPUs."""
     return spawn(call)
+
+
+@calls("signal.signal")
+def handler(call: Call) -> Value | None:
+    """``signal.signal(SIGUSR2, handler)``: it may run from here on, and leaves a flag, say, as it does then.
+
+    One that may end the program is left out: nothing happens after it.
+    """
+    handles = call.get(1, "handler")
+    function = handles.function if isinstance(handles, Bound) else handles
+    if handles is None or not isinstance(function, Function) or _may_end(function.node):
+        return None
+    machine, here = call.machine, call.machine.here
+    machine.here = here.also(asked(Unknown("a signal came"), True, call.site))
+    call.run(handles, machine.unknown(call.site), machine.unknown(call.site))
+    machine.here = here
+    return fresh(call)
+
+
+@cache
+def _may_end(node: cst.CSTNode) -> bool:
+    """Whether a function raises, or calls something by the name of what ends a process."""
+    return any(
+        isinstance(one, cst.Raise) or (isinstance(one, cst.Name) and one.value in _ENDING)
+        for one in walk(node)
+    )
+
+
+_ENDING = ("exit", "_exit", "quit", "kill", "abort", "SystemExit")
 
 
 @calls(*_PROCESSES)

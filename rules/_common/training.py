@@ -9,6 +9,7 @@ from fsdp2lint.api import (
     Backward,
     Collective,
     Either,
+    Escaped,
     Event,
     Forward,
     Guard,
@@ -66,12 +67,22 @@ def unfollowed_users(trace: Trace, model: Value) -> list[Event] | None:
     """Where code that cannot be followed gets a model: nowhere, at these events, or (None) nobody knows where."""
     if trace.known(model):
         return []
-    users: list[Event] = list(trace.escapes(model))
+    users: list[Event] = list(trace.escapes(model)) or list(_escapes_of_parts(trace, model))
     memory = trace.memory
     beyond = memory.foreign | memory.lent
     if trace.truncated or not users or any(one in beyond for one in memory.holders(model)):
         return None
     return users
+
+
+def _escapes_of_parts(trace: Trace, model: Value) -> Iterator[Event]:
+    """Where a part of a model escapes, such as a child that a function gets which calls itself for it."""
+    for gone in trace.of(Escaped):
+        value = unwrapped(gone.value)
+        while isinstance(value, Part) and value is not model:
+            value = unwrapped(value.owner)
+        if value is model:
+            yield gone
 
 
 def may_be_frozen(trace: Trace, layer: Value) -> bool:
