@@ -510,3 +510,58 @@ def test_the_parameters_of_an_optimizer_that_other_code_has_grouped(tmp_path: Pa
         "optimizer.step()\n"
     )
     assert "train.py lost the parameters of `optimizer` at train.py:10" in said(tmp_path)
+
+
+WRAPPER = """\
+
+
+class Group:
+    def __init__(self, model):
+        self.optimizers = [torch.optim.AdamW(part.parameters()) for part in model]
+
+    def step(self):
+        for optimizer in self.optimizers:
+            optimizer.step()
+
+    def zero_grad(self):
+        for optimizer in self.optimizers:
+            optimizer.zero_grad()
+
+
+class Counting:
+    def __init__(self, inner):
+        self.inner = inner
+
+    def step(self):
+        return self.inner.step()
+
+    def advance(self):
+        self.step()
+
+    def zero_grad(self):
+        self.inner.zero_grad()
+
+
+def main():"""
+
+
+@pytest.mark.parametrize(
+    ("built", "stepped", "lines"),
+    [
+        ("Group(model)", "step", [12, 41]),
+        ("Counting(Group(model))", "step", [12, 24, 41]),
+        ("Counting(Group(model))", "advance", [12, 24, 27]),
+    ],
+)
+def test_the_step_of_the_projects_own_optimizer_is_one_at_each_call(
+    tmp_path: Path, built: str, stepped: str, lines: list[int]
+) -> None:
+    text = WHOLE.replace("\n\ndef main():", WRAPPER, 1)
+    text = text.replace("torch.optim.AdamW(model.parameters())\n    for", f"{built}\n    for")
+    text = text.replace(
+        "        optimizer.step()\n        optimizer.z",
+        f"        optimizer.{stepped}()\n        optimizer.z",
+    )
+    (tmp_path / "train.py").write_text(text)
+    (program,) = check(Batch.of_files([str(tmp_path / "train.py")])).programs
+    assert [(one.line, one.linked) for one in program.steps] == [(line, True) for line in lines]

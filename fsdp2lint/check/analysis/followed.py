@@ -100,9 +100,10 @@ def _is_test(entry: str) -> bool:
 class _Sight:
     """What the events at one place show together."""
 
-    def __init__(self, kind: str, deed: Deed) -> None:
+    def __init__(self, kind: str, deed: Deed, at: Site) -> None:
         self.kind = kind
         self.event = deed[1]
+        self.at = at
         self.what = deed[2]
         self.values = deed[3]
         self.resolved = self.linked = False
@@ -110,7 +111,7 @@ class _Sight:
     @property
     def seen(self) -> Seen:
         """It as plain data."""
-        return Seen(self.what, *_spot(self.event.at), self.resolved, self.linked)
+        return Seen(self.what, *_spot(self.at), self.resolved, self.linked)
 
 
 def _sights(trace: Trace) -> list[_Sight]:
@@ -121,14 +122,25 @@ def _sights(trace: Trace) -> list[_Sight]:
     found: dict[tuple[str, cst.CSTNode], _Sight] = {}
     for deed in _deeds(trace):
         kind, event, _, values = deed
-        sight = found.get((kind, event.at.node))
-        if sight is None:
-            sight = found[kind, event.at.node] = _Sight(kind, deed)
-        if not sight.resolved and (not values or any(map(is_resolved, values))):
-            sight.resolved, sight.what = True, deed[2]
-        if not sight.linked:
-            sight.linked = kind == "shards" or any(map(linked, values))
+        for at in (event.at, *_steps_around(event)):
+            sight = found.get((kind, at.node))
+            if sight is None:
+                sight = found[kind, at.node] = _Sight(kind, deed, at)
+            if not sight.resolved and (not values or any(map(is_resolved, values))):
+                sight.resolved, sight.what = True, deed[2]
+            if not sight.linked:
+                sight.linked = kind == "shards" or any(map(linked, values))
     return list(found.values())
+
+
+def _steps_around(event: events.Event) -> Iterator[Site]:
+    """The calls of ``step`` of the project's own objects that lead to the step of an optimizer: each is that step."""
+    if isinstance(event, events.Stepped):
+        for site in reversed(event.moment.calls):
+            called = site.node.func if isinstance(site.node, cst.Call) else None
+            if not (isinstance(called, cst.Attribute) and called.attr.value == "step"):
+                return
+            yield site
 
 
 def _deeds(trace: Trace) -> Iterator[Deed]:
