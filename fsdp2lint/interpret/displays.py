@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import libcst as cst
@@ -13,7 +13,15 @@ from fsdp2lint.model.events import Assigned, Called
 from fsdp2lint.model.guards import ALWAYS
 from fsdp2lint.model.memory import EVERYWHERE, entries_of_one
 from fsdp2lint.model.trace import options, same
-from fsdp2lint.model.values import Container, Either, External, Literal, Module, Value
+from fsdp2lint.model.values import (
+    Container,
+    Either,
+    External,
+    Literal,
+    Module,
+    StateDict,
+    Value,
+)
 
 if TYPE_CHECKING:
     from fsdp2lint.interpret.machine import Machine
@@ -40,6 +48,14 @@ def sequence(machine: Machine, node: cst.List | cst.Tuple | cst.Set) -> Value:
 @handles(cst.Dict)
 def dictionary(machine: Machine, node: cst.Dict) -> Value:
     made = Container("dict")
+    if node.elements and all(isinstance(e, cst.StarredDictElement) for e in node.elements):
+        given = [machine.eval(element.value) for element in node.elements]
+        state = _state_among(given)
+        if state is not None:
+            return filled(machine, state, [v for v in given if v is not state], node)
+        for value in given:
+            spread_into(machine, made, value)
+        return made
     for element in node.elements:
         if isinstance(element, cst.StarredDictElement):
             spread_into(machine, made, machine.eval(element.value))
@@ -47,6 +63,22 @@ def dictionary(machine: Machine, node: cst.Dict) -> Value:
             key = machine.eval(element.key)
             store(machine, made, key, machine.eval(element.value))
     return made
+
+
+def _state_among(values: Sequence[Value]) -> StateDict | None:
+    """The state dict that others are merged with; None where there is none, or more than one."""
+    states = [one for one in values if isinstance(one, StateDict)]
+    return states[0] if len(states) == 1 else None
+
+
+def filled(
+    machine: Machine, state: StateDict, others: Iterable[Value], node: cst.CSTNode
+) -> StateDict:
+    """A state dict with the entries of others (``{**state, **other}``, ``state | other``): as by ``update``."""
+    for other in others:
+        moment = machine.moment(machine.site(node))
+        machine.record(Called(moment, ".update", state, (other,), {}, False, machine.literal(None)))
+    return state
 
 
 def spread_into(machine: Machine, made: Container, value: Value) -> None:

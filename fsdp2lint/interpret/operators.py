@@ -9,7 +9,7 @@ import libcst as cst
 
 from fsdp2lint.interpret import conditions
 from fsdp2lint.interpret.binding import bind
-from fsdp2lint.interpret.displays import spread_into
+from fsdp2lint.interpret.displays import filled, spread_into
 from fsdp2lint.interpret.handlers import handles
 from fsdp2lint.model.events import Operated
 from fsdp2lint.model.guards import Guards
@@ -19,6 +19,7 @@ from fsdp2lint.model.values import (
     Instance,
     Literal,
     Rank,
+    StateDict,
     Value,
     of_parameters,
     of_world_size,
@@ -95,6 +96,8 @@ def operate(machine: Machine, left: Value, symbol: str, right: Value) -> Value:
     """``left symbol right``."""
     if isinstance(left, Container) and symbol in ("+", "|"):
         return _joined(machine, left, right)
+    if isinstance(left, StateDict) and symbol == "|":
+        return filled(machine, left, [right], machine.frame.statement or cst.Pass())
     if symbol == "*":
         repeated = _repeated(machine, left, right) or _repeated(machine, right, left)
         if repeated is not None:

@@ -9,6 +9,7 @@ from libcst.helpers import get_full_name_for_node
 
 from fsdp2lint.interpret import classes, conditions, functions, imports, loops
 from fsdp2lint.interpret.binding import bind
+from fsdp2lint.interpret.displays import filled
 from fsdp2lint.interpret.handlers import handles, leave, run_body
 from fsdp2lint.interpret.operators import operate
 from fsdp2lint.interpret.scopes import Scope
@@ -18,6 +19,7 @@ from fsdp2lint.model.guards import NEVER, Clause, Guards
 from fsdp2lint.model.values import (
     Container,
     Literal,
+    StateDict,
     Unknown,
     Value,
     rank_dependent,
@@ -55,6 +57,9 @@ def augmented(machine: Machine, node: cst.AugAssign) -> None:
     symbol = _AUGMENTED.get(type(node.operator), "?")
     if isinstance(before, Container) and symbol in ("+", "|"):
         functions.extend(machine, before, value, machine.site(node))
+        return
+    if isinstance(before, StateDict) and symbol == "|":
+        filled(machine, before, [value], node)
         return
     if not isinstance(before, Literal):
         machine.record(Augmented(machine.moment(machine.site(node)), before, symbol))
