@@ -3,7 +3,7 @@
 ## What it does
 
 Finds `dcp.load` into a dictionary that the script has made and put nothing into, or in which the dictionary for
-a model or an optimizer is such a one, at any depth: `{"model": {}, "step": 0}`.
+a model or an optimizer is such a one, at any depth: `{"model": {}, "step": 0}`; or in which there are only such ones.
 
 ## Why is this bad
 
@@ -35,6 +35,7 @@ goes on with the weights it had.
 - Found: a reader and a helper function that returns the dictionary.
 - Found: an empty dictionary for the model, beside a step.
 - Found: a dictionary that is empty where a switch is off.
+- Found: empty dictionaries that nothing is put into a model from.
 - Not found: a filter that leaves nothing.
 
 ## Known limits
@@ -71,23 +72,40 @@ def check(trace: Trace) -> Iterator[Finding]:
         if empty and not _planned(trace, loaded):
             yield Finding(
                 at=loaded,
-                message=f"`{empty}` is empty: `dcp.load` fills the keys that it finds in it, "
+                message=f"{empty}: `dcp.load` fills the keys that it finds in it, "
                 "so nothing is loaded",
             )
 
 
 def _empty(trace: Trace, loaded: Loaded, into: Value) -> str:
-    """What is empty: the dictionary, or one in it that is put into a model or an optimizer afterwards."""
+    """What is empty, in words: the dictionary, all in it, or one in it that is put into a model or an optimizer later."""
     for guards, one in cases(loaded, into):
         if surely_empty(trace, one, loaded) and together(guards, loaded.guards):
-            return into.words()
+            return f"`{into.words()}` is empty"
     if not isinstance(into, Container) or into.kind != "dict":
         return ""
+    if _holds_nothing(trace, loaded, into):
+        return f"`{into.words()}` holds nothing but empty dictionaries"
     for path, entry in _nested(trace, loaded, into):
         applied = (r for r in trace.after(loaded, Restored) if entry in options(r.state))
         if surely_empty(trace, entry, loaded) and any(applied):
-            return f"{into.words()}{path}"
+            return f"`{into.words()}{path}` is empty"
     return ""
+
+
+def _holds_nothing(trace: Trace, loaded: Loaded, into: Value, depth: int = 4) -> bool:
+    """Whether there are only empty dictionaries in a dictionary: they ask for nothing either."""
+    if not isinstance(into, Container) or into.kind != "dict" or into.open:
+        return False
+    held = [entry for _, entry in trace.memory.entries(into, loaded.guards)]
+    return (
+        bool(depth and held)
+        and not any(e.order < loaded.order for e in trace.escapes(into))
+        and all(
+            surely_empty(trace, one, loaded) or _holds_nothing(trace, loaded, one, depth - 1)
+            for one in held
+        )
+    )
 
 
 def _nested(
