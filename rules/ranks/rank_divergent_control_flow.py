@@ -54,6 +54,7 @@ its parameters, and ranks reduce different tensors: PyTorch 2.13 adds zeros afte
 
 - Found: experts that are called only where tokens choose them.
 - Found: a checkpoint by the clock of each rank.
+- Found: a last save when the timer of `timeit` says that the hour is over.
 - Found: answers to a share of the questions.
 - Found: a resume from a folder that each machine has for itself.
 - Not found: an input that only some batches have.

@@ -110,11 +110,16 @@ _MOST = 400
 _LOADERS = ("DataLoader", "StatefulDataLoader")
 _CLOCKS = (
     "datetime.datetime.now",
+    "datetime.datetime.today",
     "datetime.datetime.utcnow",
     "time.monotonic",
+    "time.monotonic_ns",
     "time.perf_counter",
+    "time.perf_counter_ns",
     "time.process_time",
     "time.time",
+    "time.time_ns",
+    "timeit.default_timer",
 )
 _SEEDING = ("random.seed", "numpy.random.seed")
 _SEEDED_BY_OTHERS = ("set_seed", "seed_everything", "manual_seed_all", "enable_determinism")
