@@ -207,6 +207,10 @@ def _commit(switch: Switch, migration: Migration, commits: Sequence[Commit]) -> 
 
 def _choose_checkpoints(given: Given) -> None:
     beside, said = given["side_by_side"], given["checkpoints"]
+    if beside and given["launch"] == "torchrun":
+        raise click.UsageError(
+            "--side-by-side keeps how programs start, which both ways need: leave out `--launch torchrun`"
+        )
     if beside and said == "dcp":
         raise click.UsageError(
             "--side-by-side keeps the checkpoints that both ways read: leave out `--checkpoints dcp`"
@@ -291,7 +295,7 @@ def _migrate(
 ) -> Migration:
     from fsdp2lint.ask.program import Options
     from fsdp2lint.migrate.engine import migrate
-    from fsdp2lint.migrate.sides import both_ways, one_side
+    from fsdp2lint.migrate.sides import both_ways, fsdp2_sides, is_side_by_side
 
     options = Options(
         checkpoints=given["checkpoints"],
@@ -301,7 +305,12 @@ def _migrate(
         limits=settings.limits,
     )
     whole = not given["only"] and not given["skip"]
-    sources = [one.with_text(one_side(one, fsdp2=True)) for one in chosen.sources]
+    both = next(filter(is_side_by_side, chosen.sources), None)
+    if both is not None and (given["interactive"] or not whole):
+        raise click.ClickException(
+            f"{both.path} holds FSDP1 beside FSDP2: `--interactive`, `--only` and `--skip` would take all of FSDP1 out"
+        )
+    sources = fsdp2_sides(chosen.sources)
     with _Progress(len(codemods)) as progress:
         made = migrate(
             sources,

@@ -261,6 +261,9 @@ def _sides(migration: Migration, applied: Applied) -> Iterator[str]:
             f"FSDP1 {done} beside FSDP2 in {files}: `{VARIABLE}=1` in the environment trains with it, and `migrate` "
             "without `--side-by-side` takes it out; the ledger speaks of the FSDP2 side."
         )
+        alone = [one.path for one, _ in migration.changed if not one.path.endswith((".py", ".pyi"))]
+        if alone:
+            yield f"For FSDP2 alone, without a side of FSDP1: {', '.join(alone)}."
     elif were:
         files = f"{were} file{'' if were == 1 else 's'}"
         done = "is gone from" if applied.written else "would go from"

@@ -2,13 +2,14 @@
 
 A statement that the migration left as it was is there once; the others are written in both forms, behind one setting:
 
-    FSDP2 = os.environ.get("FSDP_VERSION", "2") == "2"
+    FSDP2 = os.environ.get("FSDP_VERSION") != "1"
 
 Nothing but the setting decides, so that ``FSDP_VERSION=1`` runs the statements that ran before the migration.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from difflib import SequenceMatcher
@@ -30,9 +31,9 @@ if TYPE_CHECKING:
 
 VARIABLE = "FSDP_VERSION"
 """The variable of the environment that chooses; Accelerate calls it so, too."""
-_NAMES = ("FSDP2", "USE_FSDP2", "WITH_FSDP2", "_FSDP2")
-_ASKS = f'environ.get("{VARIABLE}", "2") == "2"'
-_SAID = f"# {VARIABLE}=1 trains with FSDP1, as before"
+_NAMES = ("FSDP2", "USE_FSDP2", "WITH_FSDP2", "_FSDP2", "_FSDP2_NOT_1")
+_ASKS = f'environ.get("{VARIABLE}") != "1"'
+_SAID = f"# {VARIABLE}=1 trains with FSDP1"
 
 Statement = cst.SimpleStatementLine | cst.BaseCompoundStatement
 Node = TypeVar("Node", bound=cst.CSTNode)
@@ -42,23 +43,33 @@ Import = tuple[str, str, str]
 
 def side_by_side(old: Source, new: Source) -> str:
     """The text that does what ``new`` does, and what ``old`` does where the environment asks for FSDP1."""
-    setting = _free_name(old, new)
+    there = _setting_of(new)
+    setting = there or _free_name(old, new)
     body = _Merging(old, new, setting).body()
-    if not any(
-        _asks_for(line, setting) for line in body
-    ):  # imports, comments and definitions: both ways can have them
-        merged = new.with_text(new.tree.with_changes(body=body).code)
-        return _edited(merged, [*_more_imports(old, merged)])
     at = _place(body, setting)
-    body.insert(at, _setting(setting))
-    if at + 1 < len(body) and not body[at + 1].leading_lines:
-        body[at + 1] = body[at + 1].with_changes(leading_lines=(cst.EmptyLine(indent=False),))
+    asked = any(_asks_for(line, setting) for line in body)  # else both can have all that there is
+    if asked and not there:
+        if at == 0:  # above a comment, which would be the file's own
+            body.insert(0, cst.parse_statement("import os\n"))
+            at = 1
+        body.insert(at, _setting(setting))
+        if at + 1 < len(body) and not body[at + 1].leading_lines:
+            body[at + 1] = body[at + 1].with_changes(leading_lines=(cst.EmptyLine(indent=False),))
     merged = new.with_text(new.tree.with_changes(body=body).code)
+    if not asked or there:
+        return _edited(merged, [*_more_imports(old, merged)])
     environment = name_for(merged, merged.tree.body[at], "os", module=True)
     text = _edited(merged, [*environment.edits, *_more_imports(old, merged)])
     text = text.replace(f"{setting} = os.{_ASKS}", f"{setting} = {environment.text}.{_ASKS}")
     merged = new.with_text(text)
     return _edited(merged, list(broken_lines(new, merged)))
+
+
+def fsdp2_sides(sources: Sequence[Source]) -> list[Source]:
+    """The texts of a project without FSDP1 beside FSDP2."""
+    return [
+        one.with_text(one_side(one, fsdp2=True, shared=_is_shared(one, sources))) for one in sources
+    ]
 
 
 def both_ways(made: Migration, before: Sequence[Source], *, keep: bool) -> Migration:
@@ -68,23 +79,36 @@ def both_ways(made: Migration, before: Sequence[Source], *, keep: bool) -> Migra
     """
     after: list[Source] = []
     by_path = {one.path: one for one in before}
-    for new in made.after:
+    for side, new in zip(made.before, made.after, strict=True):
         old = by_path.get(new.path)
-        if keep and old is not None and old.document is None:
-            was = old.with_text(one_side(old, fsdp2=False))
+        if keep and old is not None and side.text == new.text:
+            new = old
+        elif keep and old is not None and old.document is None:
+            shared = _is_shared(old, before)
+            was = old.with_text(one_side(old, fsdp2=False, shared=shared))
             new = old.with_text(side_by_side(was, new)) if was.text != new.text else old
         after.append(new)
     whole = tuple(by_path.get(one.path, one).bare() for one in made.before)
     return replace(made, before=whole, after=tuple(after))
 
 
-def one_side(source: Source, *, fsdp2: bool) -> str:
-    """One way of a text that holds both; any other text as it is."""
+def one_side(source: Source, *, fsdp2: bool, shared: bool = False) -> str:
+    """One way of a text that holds both; any other text as it is.
+
+    What else asks for the setting stays, and the setting with it, as it does where others have the name (``shared``).
+    """
     setting = _setting_of(source)
     if not setting:
         return source.text
-    lines = [*_Choosing(source.tree, setting, fsdp2).lines(source.tree)]
-    chosen = source.with_text(source.tree.with_changes(body=lines).code)
+    lines = [*_Choosing(setting, fsdp2).lines(source.tree)]
+    if not shared and not any(
+        _asks_for(line, setting) for line in lines if not _set_by(source.tree, line)
+    ):
+        lines = [line for line in lines if not _set_by(source.tree, line)]
+    text = source.tree.with_changes(body=lines).code
+    if not any(_set_by(source.tree, line) for line in lines):
+        text = text.replace(f"{_SAID}\n", "")  # at the head of a file it is above all lines
+    chosen = source.with_text(text)
     names, left = Names.of(source), Names.of(chosen)
     used = {one.loads for one in names.imports if names.used(one.name, one.scope)}
     idle = {one for one in left.imports if one.loads in used and not left.used(one.name, one.scope)}
@@ -97,9 +121,22 @@ def one_side(source: Source, *, fsdp2: bool) -> str:
     return _edited(chosen, [one for one in layout if imported_module(one.statement) in shorter])
 
 
+def _is_shared(source: Source, sources: Sequence[Source]) -> bool:
+    """Whether another file of a project has the setting of this one."""
+    setting = _setting_of(source)
+    uses = re.compile(rf"(\bimport\b[^\n]*\b|\.){setting}\b")
+    return bool(setting) and any(
+        uses.search(one.text) for one in sources if one.path != source.path
+    )
+
+
 def is_side_by_side(source: Source) -> bool:
     """Whether a text holds both ways."""
-    return bool(_setting_of(source))
+    setting = _setting_of(source)
+    if not setting:
+        return False
+    lines = [*_Choosing(setting, True).lines(source.tree)]
+    return source.tree.with_changes(body=lines).code != source.text
 
 
 def _edited(source: Source, edits: Sequence[Edit]) -> str:
@@ -109,7 +146,7 @@ def _edited(source: Source, edits: Sequence[Edit]) -> str:
 def _free_name(*sources: Source) -> str:
     """A name for the setting that nothing in the texts binds or uses."""
     taken = {n.value for one in sources for n in walk(one.tree) if isinstance(n, cst.Name)}
-    return next((name for name in _NAMES if name not in taken), "_FSDP2_NOT_1")
+    return next((name for name in _NAMES if name not in taken), _NAMES[-1])
 
 
 def _setting_of(source: Source) -> str:
@@ -124,7 +161,9 @@ def _set_by(tree: cst.Module, line: cst.CSTNode) -> str:
         return ""
     target = line.body[0].targets[0].target
     is_setting = tree.code_for_node(line.body[0].value).endswith(f".{_ASKS}")
-    return target.value if is_setting and isinstance(target, cst.Name) else ""
+    is_setting = is_setting and len(line.body) == 1
+    known = isinstance(target, cst.Name) and target.value in _NAMES
+    return target.value if is_setting and known and isinstance(target, cst.Name) else ""
 
 
 def _setting(name: str) -> cst.SimpleStatementLine:
@@ -178,7 +217,7 @@ def _binds(one: Import) -> str:
 def _more_imports(old: Source, merged: Source) -> Iterator[AddImport]:
     """What the old text imports and the merged one does not."""
     known = set(_imports(merged.tree.body))
-    bound = Names.of(merged).bindings[merged.tree]
+    bound = Names.of(merged).bindings.get(merged.tree, {})
     for one in _imports(old.tree.body):
         if one not in known and (_binds(one) not in bound or not (one[0] or one[2])):
             yield AddImport(merged, merged.tree.body[-1], *one)
@@ -190,7 +229,7 @@ class _Merging:
     def __init__(self, old: Source, new: Source, setting: str) -> None:
         self.old, self.new = old.tree, new.tree
         self.setting = setting
-        self.bound = Names.of(old).bindings[old.tree]
+        self.bound = Names.of(old).bindings.get(old.tree, {})
         """The names of the old module."""
         imports = [
             {_binds(one): one for one in _imports(tree.body)} for tree in (self.old, self.new)
@@ -242,6 +281,10 @@ class _Merging:
             return f"{type(one).__name__} {one.name.value}"
         if isinstance(one, cst.BaseCompoundStatement):
             return f"{type(one).__name__} {self._head(one)}"
+        field = _field(one)
+        if field is not None:  # what type it is said to have is no matter
+            value = field.value
+            return f"{self._code(field.target)}: {self._code(value) if value is not None else ''}"
         return self._code(one)
 
     def _head(self, one: cst.BaseCompoundStatement) -> str:
@@ -256,11 +299,13 @@ class _Merging:
 
     def _merged(self, old: cst.CSTNode, new: cst.CSTNode) -> Statement | None:
         """One statement for two; None where they differ in more than their blocks and tests."""
-        if self._code(old) == self._code(new):
+        if self._code(old) == self._code(new) or (_field(old) and _field(new)):
             assert isinstance(new, Statement)
             return new
         if type(old) is not type(new) or not isinstance(new, cst.BaseCompoundStatement):
             return None
+        if isinstance(new, cst.FunctionDef) and (_declares(old) or _declares(new)):
+            return None  # `global` is said once, before all uses
         changes: dict[str, object] = {}
         for part in ("body", "orelse", "finalbody"):
             if getattr(new, part, None) is not None or getattr(old, part, None) is not None:
@@ -332,7 +377,7 @@ class _Merging:
             if all(pairs):
                 return [one for one in pairs if one is not None]
         theirs = [one for one in old if not self._is_free(one, top) and not _is_pass(one)]
-        found = [one for one in old if self._is_free(one, top) and not top]
+        found: list[Statement] = []
         mine: list[Statement] = []
         for one in new:
             if self._is_free(one, top) or self._is_helper(one, top):
@@ -365,15 +410,23 @@ class _Merging:
 
     def _is_free(self, one: Statement, top: bool) -> bool:
         """Whether the other side may have a statement too: an import whose names mean nothing else there."""
-        if not _is_import(one):
-            return False
-        return not top or self.clashing.isdisjoint(map(_binds, _imports([one])))
+        return top and _is_import(one) and self.clashing.isdisjoint(map(_binds, _imports([one])))
 
     def _is_helper(self, one: Statement, top: bool) -> bool:
         """Whether a statement of the new side is a definition that the old side knows nothing of."""
         if not isinstance(one, cst.FunctionDef | cst.ClassDef) or one.decorators:
             return False
         return top and one.name.value not in self.bound
+
+
+def _declares(function: cst.CSTNode) -> bool:
+    return any(isinstance(node, cst.Global | cst.Nonlocal) for node in walk(function))
+
+
+def _field(one: cst.CSTNode) -> cst.AnnAssign | None:
+    """The annotation that a line is."""
+    small = one.body[0] if isinstance(one, cst.SimpleStatementLine) else None
+    return small if isinstance(small, cst.AnnAssign) else None
 
 
 def _is_pass(one: Statement) -> bool:
@@ -413,22 +466,21 @@ def _in_brackets(one: cst.BaseExpression) -> cst.BaseExpression:
 class _Choosing:
     """The lines of a text in which the setting is known."""
 
-    def __init__(self, tree: cst.Module, setting: str, fsdp2: bool) -> None:
-        self.tree = tree
+    def __init__(self, setting: str, fsdp2: bool) -> None:
         self.setting = setting
         self.fsdp2 = fsdp2
 
     def lines(self, block: cst.Module | cst.IndentedBlock) -> Iterator[cst.BaseStatement]:
         """The lines of a block that one side has."""
         for line in block.body:
-            says = self._says(line.test) if isinstance(line, cst.If) else None
-            if says is not None and isinstance(line, cst.If):
-                yield from self._side(line, says)
-            elif not _set_by(self.tree, line):
+            side = self._side(line)
+            if side is None:
                 yield self._inside(line)
+            else:
+                yield from side
 
     def _says(self, test: cst.BaseExpression) -> bool | None:
-        """What a test comes to; None where it does not ask for the setting."""
+        """What a test comes to; None where it does not ask for the setting alone."""
         if isinstance(test, cst.Name) and test.value == self.setting:
             return self.fsdp2
         if isinstance(test, cst.UnaryOperation) and isinstance(test.operator, cst.Not):
@@ -436,13 +488,19 @@ class _Choosing:
             return None if inner is None else not inner
         return None
 
-    def _side(self, line: cst.If, says: bool) -> Iterator[cst.BaseStatement]:
-        chosen = line if says else line.orelse
-        if chosen is not None and isinstance(chosen.body, cst.IndentedBlock):
-            first, *rest = chosen.body.body
-            above = [*line.leading_lines, *getattr(first, "leading_lines", ())]
-            yield first.with_changes(leading_lines=above)
-            yield from rest
+    def _side(self, line: cst.BaseStatement) -> list[cst.BaseStatement] | None:
+        """The lines of the side that is chosen; None for what was not written by :func:`side_by_side`."""
+        if not isinstance(line, cst.If) or not isinstance(line.orelse, cst.Else | None):
+            return None
+        says = self._says(line.test)
+        blocks = [line.body, *([line.orelse.body] if isinstance(line.orelse, cst.Else) else ())]
+        if says is None or not all(isinstance(one, cst.IndentedBlock) for one in blocks):
+            return None
+        if not says and len(blocks) == 1:
+            return []
+        first, *rest = (one for one in blocks[0 if says else 1].body)
+        above = [*line.leading_lines, *getattr(first, "leading_lines", ())]
+        return [_as_line(first).with_changes(leading_lines=above), *map(_as_line, rest)]
 
     def _inside(self, node: Node) -> Node:
         """A statement, or a part of one, with one side of the blocks in it."""
@@ -460,3 +518,7 @@ class _Choosing:
             if one := getattr(node, part, None):
                 changes[part] = [*map(self._inside, one)]
         return node.with_changes(**changes) if changes else node
+
+
+def _as_line(one: cst.BaseStatement | cst.BaseSmallStatement) -> cst.BaseStatement:
+    return one if isinstance(one, cst.BaseStatement) else cst.SimpleStatementLine([one])

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-QUIET = 2.5
+QUIET = 4.0
 """Seconds without any work after which nothing comes any more: no script sleeps for as long."""
 _LAZY_TICKS = 1
 """Clock ticks of work in that time that count as none."""
@@ -21,7 +22,10 @@ class Still:
         self._work, self._since, self._next = -1, 0.0, 0.0
 
     def seen(self, pids: Iterable[int]) -> bool:
-        """Whether neither they nor what they have started has worked for a while, or would if it were given a core."""
+        """Whether neither they nor what they have started has worked for a while, or would if it were given a core.
+
+        Nor would another thread of this process: it may be the store that they wait for.
+        """
         now = time.monotonic()
         if now < self._next:
             return False
@@ -33,16 +37,28 @@ class Still:
         work = sum(ticks for _, ticks in threads)
         if not threads or not 0 <= work - self._work <= _LAZY_TICKS:
             self._work, self._since = work, now
-        ready = any(state in "RD" for state, _ in threads)  # it runs, or waits for a core or a disk
+        every = [*threads, *_own_threads()]
+        ready = any(state in "RD" for state, _ in every)  # it runs, or waits for a core or a disk
         return now - self._since > QUIET and not ready
+
+
+def _own_threads() -> Iterator[tuple[str, int]]:
+    """State and used clock ticks of the threads of this process, but for the one that asks."""
+    for thread in os.listdir("/proc/self/task"):
+        if int(thread) != threading.get_native_id():
+            yield _state(Path("/proc/self/task", thread))
 
 
 def _threads(pid: int) -> Iterator[tuple[str, int]]:
     """State and used clock ticks of each thread of a process and of its children (``proc(5)``)."""
     for thread in os.listdir(f"/proc/{pid}/task"):
         folder = Path(f"/proc/{pid}/task", thread)
-        fields = (folder / "stat").read_text().rpartition(")")[2].split()
-        yield fields[0], int(fields[11]) + int(fields[12])
+        yield _state(folder)
         children = folder / "children"
         for child in children.read_text().split() if children.exists() else ():
             yield from _threads(int(child))
+
+
+def _state(thread: Path) -> tuple[str, int]:
+    fields = (thread / "stat").read_text().rpartition(")")[2].split()
+    return fields[0], int(fields[11]) + int(fields[12])
