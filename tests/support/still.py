@@ -8,9 +8,9 @@ import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-QUIET = 4.0
+QUIET = 2.5
 """Seconds without any work after which nothing comes any more: no script sleeps for as long."""
-_LAZY_TICKS = 1
+_LAZY_TICKS = 5
 """Clock ticks of work in that time that count as none."""
 _PAUSE = 0.2
 
