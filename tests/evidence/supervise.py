@@ -26,6 +26,9 @@ from .files import look
 from .rank import Job, hung, live
 from .results import Seen
 
+_BEGINNING = 15.0
+"""Seconds that ranks get to find each other: gloo looks for names and connects with pauses, without any work."""
+
 _STREAMS = ("out", "err")
 _PEER_ABORT = re.compile(r"EnforceNotMet|terminate called after throwing.*gloo", re.DOTALL)
 _FRAME = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+) in ', re.MULTILINE)
@@ -82,6 +85,7 @@ def _wait(job: Job, ranks: dict[int, int]) -> dict[int, int | None]:
     """Exit statuses by rank; None for one that had to be killed."""
     statuses: dict[int, int | None] = {}
     deadline, still = time.monotonic() + job.timeout, Still()
+    begun = time.monotonic() + _BEGINNING
     while ranks:
         for pid, rank in list(ranks.items()):
             ended, status = os.waitpid(pid, os.WNOHANG)
@@ -90,6 +94,9 @@ def _wait(job: Job, ranks: dict[int, int]) -> dict[int, int | None]:
                 statuses[rank] = os.waitstatus_to_exitcode(status)
         if time.monotonic() > deadline or still.seen(ranks):
             ask({rank: pid for pid, rank in ranks.items()}, job.of_rank)
+            if time.monotonic() < begun and any(_begins(job, rank) for rank in ranks.values()):
+                still = Still()
+                continue
             for pid, rank in ranks.items():
                 os.kill(pid, signal.SIGKILL)
                 os.waitpid(pid, 0)
@@ -97,6 +104,15 @@ def _wait(job: Job, ranks: dict[int, int]) -> dict[int, int | None]:
             break
         time.sleep(0.005)
     return statuses
+
+
+def _begins(job: Job, rank: int) -> bool:
+    """Whether a rank is still on its way into its group, where it may wait for seconds; what it said is forgotten then."""
+    dump = job.of_rank(rank, "dump")
+    if " in init_process_group" not in dump.read_text("utf-8", "replace"):
+        return False
+    os.truncate(dump, 0)
+    return True
 
 
 def _collect(job: Job, rank: int, status: int | None) -> dict[str, Any]:

@@ -18,7 +18,8 @@ _PAUSE = 0.2
 class Still:
     """Whether some processes have come to rest; never, where there is no ``/proc``."""
 
-    def __init__(self) -> None:
+    def __init__(self, quiet: float = QUIET) -> None:
+        self._quiet = quiet
         self._work, self._since, self._next = -1, 0.0, 0.0
 
     def seen(self, pids: Iterable[int]) -> bool:
@@ -39,7 +40,7 @@ class Still:
             self._work, self._since = work, now
         every = [*threads, *_own_threads()]
         ready = any(state in "RD" for state, _ in every)  # it runs, or waits for a core or a disk
-        return now - self._since > QUIET and not ready
+        return now - self._since > self._quiet and not ready
 
 
 def _own_threads() -> Iterator[tuple[str, int]]:

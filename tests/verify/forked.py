@@ -102,7 +102,7 @@ def _live(request: Request, path: Path, rank: int, port: int) -> None:
 
 
 def _wait(request: Request, pids: dict[int, int]) -> None:
-    deadline, still = time.monotonic() + request.timeout, Still()
+    deadline, still = time.monotonic() + request.timeout, Still(quiet=8.0)
     left = dict(pids)
     while left and time.monotonic() < deadline and not still.seen(left.values()):
         for rank, pid in list(left.items()):
