@@ -15,6 +15,7 @@ from fsdp2lint.ask.wrapped import (
     ASKED_FROM_AFAR,
     by_derived_classes,
     is_fairscales,
+    is_fsdp_itself,
     is_no_instance,
     is_own,
     kinds,
@@ -92,8 +93,9 @@ def inventory(program: Program) -> list[Occurrence]:
     if is_fairscales(program.sources):
         return []
     found: dict[tuple[str, int, str], Occurrence] = {}
-    order = {source.path: number for number, source in enumerate(program.sources)}
-    for source in program.sources:
+    mine = [source for source in program.sources if not is_fsdp_itself(source)]
+    order = {source.path: number for number, source in enumerate(mine)}
+    for source in mine:
         for one in (*_imports(program, source), *_static(program, source)):
             found.setdefault(one.key, one)
     shown = (*_from_traces(program), *_by_other_names(program), *_of_models_handed_in(program))
@@ -106,7 +108,8 @@ def imports(program: Program) -> Iterator[Occurrence]:
     """Those of all occurrences that are imports."""
     load()
     for source in () if is_fairscales(program.sources) else program.sources:
-        yield from _imports(program, source)
+        if not is_fsdp_itself(source):
+            yield from _imports(program, source)
 
 
 def _from_traces(program: Program) -> Iterator[Occurrence]:

@@ -227,6 +227,21 @@ def is_fairscales(sources: Iterable[Source]) -> bool:
     return not any(source.derived(_takes_from_fsdp) for source in every)
 
 
+def is_fsdp_itself(source: Source) -> bool:
+    """Whether a file defines a class of FSDP1's name by itself: a copy of PyTorch's own file, or another FSDP.
+
+    What is said in it of flat parameters and wrapped modules is how that class works, and no use of torch's.
+    """
+    return source.derived(_defines_fsdp)
+
+
+def _defines_fsdp(source: Source) -> bool:
+    return _DEFINED.search(source.text) is not None and not _takes_from_fsdp(source)
+
+
+_DEFINED = re.compile(rf"^class {_FSDP1_CLASS[1:]}\b", re.MULTILINE)
+
+
 def _takes_from_fairscale(source: Source) -> bool:
     if "fairscale" not in source.text:
         return False

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from fsdp2lint.ask.inventory import inventory
 from fsdp2lint.ask.program import Options, Program
-from fsdp2lint.ask.wrapped import is_fairscales
+from fsdp2lint.ask.wrapped import is_fairscales, is_fsdp_itself
 from fsdp2lint.catalogue.declare import EVERY_OTHER
 from fsdp2lint.catalogue.findings import Finding
 from fsdp2lint.edits.apply import Outcome, combine
@@ -254,6 +254,10 @@ def waves(codemods: Sequence[Codemod]) -> list[list[Codemod]]:
     return found
 
 
+def _is_inner(source: Source) -> bool:
+    return is_fsdp_itself(source) or len(set(_INSIDE.findall(source.text))) > 2
+
+
 def _as_it_was(finding: Finding) -> Finding:
     """A finding that knows its place whatever text its file gets."""
     site = site_of(finding)
@@ -328,6 +332,8 @@ class _Run:
                 self._failed(codemod, error)
                 continue
             for one in said:
+                if not isinstance(one, Step) and is_fsdp_itself(one.source):
+                    continue
                 if isinstance(one, Left):
                     self._leave(one, codemod.name)
                 elif isinstance(one, Kept):
@@ -342,7 +348,7 @@ class _Run:
 
     def _outside(self, step: Step) -> Step:
         """A step without what it does to files that work inside FSDP1, such as a copy of one of its modules."""
-        inner = {one.source for one in step.edits if len(set(_INSIDE.findall(one.source.text))) > 2}
+        inner = {one.source for one in step.edits if _is_inner(one.source)}
         if not inner:
             return step
         accounts = tuple(one for one in step.accounts if one.source not in inner)

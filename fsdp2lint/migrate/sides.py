@@ -20,6 +20,7 @@ import libcst as cst
 from fsdp2lint.edits.apply import combine
 from fsdp2lint.edits.import_lines import on_one_line
 from fsdp2lint.edits.imports import AddImport, Unimport, name_for
+from fsdp2lint.edits.imports.where import is_docstring, is_import
 from fsdp2lint.edits.long_lines import broken_lines
 from fsdp2lint.edits.names import Names, dotted, imported_module
 from fsdp2lint.edits.text import Edit
@@ -86,7 +87,7 @@ def both_ways(made: Migration, before: Sequence[Source], *, keep: bool) -> Migra
         elif keep and old is not None and old.document is None:
             shared = _is_shared(old, before)
             was = old.with_text(one_side(old, fsdp2=False, shared=shared))
-            new = old.with_text(side_by_side(was, new)) if was.text != new.text else old
+            new = old.with_text(side_by_side(was, new))
         after.append(new)
     whole = tuple(by_path.get(one.path, one).bare() for one in made.before)
     return replace(made, before=whole, after=tuple(after))
@@ -178,7 +179,7 @@ def _place(body: Sequence[Statement], setting: str) -> int:
     for index, line in enumerate(body):
         if _asks_for(line, setting):
             return min(head or index, index)
-        if _is_import(line) or (isinstance(line, cst.Try) and all(map(_is_import, line.body.body))):
+        if is_import(line) or (isinstance(line, cst.Try) and all(map(is_import, line.body.body))):
             head = index + 1
         elif head:
             break
@@ -189,16 +190,10 @@ def _asks_for(line: cst.CSTNode, setting: str) -> bool:
     return any(isinstance(node, cst.Name) and node.value == setting for node in walk(line))
 
 
-def _is_import(line: cst.CSTNode) -> bool:
-    return isinstance(line, cst.SimpleStatementLine) and all(
-        isinstance(small, cst.Import | cst.ImportFrom) for small in line.body
-    )
-
-
 def _imports(lines: Sequence[cst.CSTNode]) -> Iterator[Import]:
     """What import lines import; nothing for ``*``."""
     for line in lines:
-        if not isinstance(line, cst.SimpleStatementLine) or not _is_import(line):
+        if not isinstance(line, cst.SimpleStatementLine) or not is_import(line):
             continue
         for small in line.body:
             assert isinstance(small, cst.Import | cst.ImportFrom)
@@ -255,7 +250,7 @@ class _Merging:
         top = isinstance(after, cst.Module)
         old, new = ([x for x in b.body if isinstance(x, Statement)] for b in (before, after))
         found: list[Statement] = []
-        if old and new and _is_docstring(old[0]) and _is_docstring(new[0]):
+        if old and new and is_docstring(old[0]) and is_docstring(new[0]):
             found, old, new = new[:1], old[1:], new[1:]
         keys = ([*map(self._key, old)], [*map(self._key, new)])
         was: list[Statement] = []
@@ -410,7 +405,7 @@ class _Merging:
 
     def _is_free(self, one: Statement, top: bool) -> bool:
         """Whether the other side may have a statement too: an import whose names mean nothing else there."""
-        return top and _is_import(one) and self.clashing.isdisjoint(map(_binds, _imports([one])))
+        return top and is_import(one) and self.clashing.isdisjoint(map(_binds, _imports([one])))
 
     def _is_helper(self, one: Statement, top: bool) -> bool:
         """Whether a statement of the new side is a definition that the old side knows nothing of."""
@@ -448,11 +443,6 @@ def _below(one: Statement, above: Sequence[cst.EmptyLine]) -> Statement:
     gap = next((i for i, line in enumerate(lines) if line.comment), len(lines))
     taken = len(lines) if any(line.comment for line in above) else gap
     return one.with_changes(leading_lines=lines[taken:])
-
-
-def _is_docstring(one: Statement) -> bool:
-    small = one.body[0] if isinstance(one, cst.SimpleStatementLine) else None
-    return isinstance(small, cst.Expr) and isinstance(small.value, cst.SimpleString)
 
 
 def _in_brackets(one: cst.BaseExpression) -> cst.BaseExpression:

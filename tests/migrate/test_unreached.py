@@ -142,3 +142,54 @@ def test_a_second_run_finds_a_file_without_its_patch_as_the_first_left_it(tmp_pa
     again = migrate(done.after, knowledge.codemods(), [tmp_path])
     assert again.changed == []
     assert fates(again, "flat_views.py") <= fates(done, "flat_views.py")
+
+
+OWN = '''\
+"""Shards parameters, as PyTorch's file of this name did in 1.13."""
+
+import torch
+from torch import nn
+
+from .flat_param import FlattenParamsWrapper
+
+
+class FullyShardedDataParallel(nn.Module):
+    def __init__(self, module, sharding_strategy=None):
+        super().__init__()
+        self.sharding_strategy = sharding_strategy
+        self._fsdp_wrapped_module = FlattenParamsWrapper(module)
+
+    @property
+    def module(self):
+        return self._fsdp_wrapped_module.module
+
+    def __getattr__(self, name):
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(self._fsdp_wrapped_module, name)
+
+    @staticmethod
+    def fsdp_modules(module):
+        return [m for m in module.modules() if isinstance(m, FullyShardedDataParallel) and m.check_is_root()]
+
+    def summed(self):
+        with self.state_dict_type(self):
+            return [m.sharding_strategy for m in self.fsdp_modules(self)]
+'''
+
+
+def test_a_file_that_is_an_fsdp_by_itself_stays_as_it_is(tmp_path: Path) -> None:
+    done = made(tmp_path, {"own/__init__.py": "", "own/fully_sharded_data_parallel.py": OWN})
+    assert [Path(old.path).name for old, _ in done.changed] == ["train.py"]
+    assert {Path(entry.path).name for entry in done.ledger.entries} == {"train.py", "flat_views.py"}
+    assert not any(entry.fate == "manual" for entry in done.ledger.entries)
+
+
+def test_a_class_of_that_name_that_is_torchs_is_none_by_itself(tmp_path: Path) -> None:
+    derived = (
+        "from torch.distributed import fsdp\n\n\n"
+        "class FullyShardedDataParallel(fsdp.FullyShardedDataParallel):\n    pass\n"
+    )
+    done = made(tmp_path, {"derived.py": derived})
+    assert "derived.py" in {Path(entry.path).name for entry in done.ledger.entries}

@@ -133,10 +133,10 @@ def _head(source: Source) -> list[cst.Import | cst.ImportFrom]:
     """The imports at the head of the file, those of the future apart."""
     found: list[cst.Import | cst.ImportFrom] = []
     for index, line in enumerate(source.tree.body):
-        if isinstance(line, cst.SimpleStatementLine) and _is_import(line):
+        if isinstance(line, cst.SimpleStatementLine) and is_import(line):
             if not _is_future(line):
                 found += (s for s in line.body if isinstance(s, cst.Import | cst.ImportFrom))
-        elif not (index == 0 and _is_docstring(line)) and not _is_cell(source, line):
+        elif not (index == 0 and is_docstring(line)) and not _is_cell(source, line):
             break
     return found
 
@@ -167,9 +167,9 @@ def _at_top(source: Source, module: str, plain: str) -> Place:
     head: cst.CSTNode | None = None
     imported = False
     for index, line in enumerate(body):
-        if _is_import(line):
+        if is_import(line):
             head, imported = line, True
-        elif index == 0 and _is_docstring(line):
+        elif index == 0 and is_docstring(line):
             head = line
         elif not _is_cell(source, line):
             break
@@ -179,7 +179,8 @@ def _at_top(source: Source, module: str, plain: str) -> Place:
     return Place(head, module, plain, gap=future or not imported)
 
 
-def _is_import(line: cst.CSTNode) -> bool:
+def is_import(line: cst.CSTNode) -> bool:
+    """Whether a line holds imports alone."""
     return isinstance(line, cst.SimpleStatementLine) and all(
         isinstance(small, cst.Import | cst.ImportFrom) for small in line.body
     )
@@ -193,7 +194,8 @@ def _is_cell(source: Source, line: cst.CSTNode) -> bool:
     return isinstance(small, cst.Expr) and isinstance(small.value, cst.Ellipsis)
 
 
-def _is_docstring(line: cst.CSTNode) -> bool:
+def is_docstring(line: cst.CSTNode) -> bool:
+    """Whether a line is a text by itself: at the head of a block, what describes it."""
     if not isinstance(line, cst.SimpleStatementLine) or not isinstance(line.body[0], cst.Expr):
         return False
     return isinstance(line.body[0].value, cst.SimpleString | cst.ConcatenatedString)
