@@ -121,6 +121,7 @@ class _Stage:
             self.answer = Answer(self.read())
         if self._trace is not None:
             self._add(self._trace.end())
+            self._trace = None
         raise TrainingBegins
 
     def _computing(self, original: Any) -> Any:
