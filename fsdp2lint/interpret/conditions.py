@@ -22,6 +22,7 @@ from fsdp2lint.model.values import (
     Bound,
     Class,
     Container,
+    Default,
     Either,
     External,
     Function,
@@ -98,7 +99,7 @@ def truth(machine: Machine, value: Value) -> bool | None:
     if type(value) in _UNCERTAIN:
         return None
     if isinstance(value, Literal):
-        return bool(value.value)
+        return None if _may_change(value) else bool(value.value)
     if isinstance(value, Container):
         if value.open:
             return None
@@ -113,6 +114,11 @@ def truth(machine: Machine, value: Value) -> bool | None:
     return None
 
 
+def _may_change(value: Literal) -> bool:
+    """Whether a constant is a default that a program is run with or without: of the others, ``a or b`` takes the first."""
+    return isinstance(value, Default) and (isinstance(value.value, bool) or not value.value)
+
+
 def clauses(machine: Machine, test: Value, taken: bool, site: Site) -> frozenset[Clause] | None:
     """What holds where ``test`` came out as ``taken``; None when it cannot come out so."""
     if type(test) in _UNCERTAIN:
@@ -124,6 +130,8 @@ def sides(machine: Machine, test: Value, site: Site) -> Sides:
     """What holds where ``test`` came out as true, and where it did not; None where that cannot be."""
     if type(test) in _UNCERTAIN:
         return asked(test, True, site), asked(test, False, site)
+    if isinstance(test, Default):
+        return sides(machine, test.setting, site)
     known = truth(machine, test)
     if known is not None:
         return (frozenset(), IMPOSSIBLE) if known else (IMPOSSIBLE, frozenset())
@@ -246,6 +254,8 @@ def invert(machine: Machine, value: Value) -> Value:
     known = truth(machine, value)
     if known is not None:
         return machine.literal(not known)
+    if isinstance(value, Default):
+        value = value.setting
     if isinstance(value, Not):
         return value.test
     if isinstance(value, Rank):
@@ -266,7 +276,9 @@ def logic(machine: Machine, operator_: str, operands: list[Value]) -> Value:
             left.append(operand)
             break
         if known is None or last:
-            left.append(operand)
+            left.append(
+                operand.setting if known is None and isinstance(operand, Default) else operand
+            )
     if len(left) == 1:
         return left[0]
     key = (operator_, *left[1:])
@@ -275,6 +287,7 @@ def logic(machine: Machine, operator_: str, operands: list[Value]) -> Value:
 
 def compare(machine: Machine, left: Value, symbol: str, right: Value) -> Value:
     """The result of a comparison."""
+    left, right = _asked_about(left, right), _asked_about(right, left)
     if isinstance(left, Either):
         return machine.spread(left, lambda one: compare(machine, one, symbol, right))
     if isinstance(right, Either):
@@ -312,6 +325,13 @@ def compare(machine: Machine, left: Value, symbol: str, right: Value) -> Value:
         test = left.part(("in", _constants(machine, right) or right))
         return test if symbol == "in" else invert(machine, test)
     return left.part((symbol, right))
+
+
+def _asked_about(value: Value, other: Value) -> Value:
+    """What a comparison is about: of a default that is compared with constants the setting, whose other values they ask for."""
+    if not isinstance(value, Default) or not isinstance(other, Literal | Container):
+        return value
+    return value if isinstance(other, Literal) and other.value is None else value.setting
 
 
 def _constants(machine: Machine, table: Value) -> Literal | None:

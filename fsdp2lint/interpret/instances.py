@@ -32,6 +32,7 @@ from fsdp2lint.model.guards import Guard, Guards
 from fsdp2lint.model.values import (
     Class,
     Container,
+    Default,
     Either,
     External,
     Function,
@@ -271,7 +272,7 @@ def _fill_fields(
     for name in fields:
         default = None if name in given else find(machine, cls, name)
         if default is not None and not isinstance(default, Function):
-            given[name] = default
+            given[name] = _which_may_change(default, made.part(f".{name}"))
     is_tuple = any(base.name in _NAMED_TUPLES for base in outside(cls))
     for name, value in given.items():
         value = as_field(machine, cls, name, value)
@@ -282,6 +283,14 @@ def _fill_fields(
     post = find(machine, cls, "__post_init__")
     if isinstance(post, Function):
         machine.call(post, (made,), {}, made.born or Site(cls.scope.source, cls.node, cls.node))
+
+
+def _which_may_change(default: Value, setting: Value) -> Value:
+    """The default of a field: a constant for who computes with it, and open for who asks what it is."""
+    if not isinstance(default, Literal) or not isinstance(setting, Part):
+        return default
+    nothing_yet = default.value is None or default.value == ""  # what is there if it is not that?
+    return setting if nothing_yet else Default(default.value, setting)
 
 
 def as_field(machine: Machine, cls: Class, name: str, value: Value) -> Value:

@@ -334,6 +334,17 @@ class Literal(Value):
         return repr(self.value)
 
 
+class Default(Literal):
+    """The constant that a setting has where nobody says otherwise: a test of it may come out either way."""
+
+    __slots__ = ("setting",)
+
+    def __init__(self, value: object, setting: Value) -> None:
+        super().__init__(value)
+        self.setting = setting
+        """What holds it, whatever it is."""
+
+
 class External(Value):
     """A name that lives outside the project: ``torch.distributed.fsdp.fully_shard``."""
 

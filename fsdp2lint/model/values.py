@@ -2,6 +2,7 @@
 
 from fsdp2lint.model.basic_values import (
     WHOLE,
+    Default,
     Either,
     External,
     Literal,
@@ -54,6 +55,7 @@ __all__ = [
     "Bound",
     "Class",
     "Container",
+    "Default",
     "Either",
     "External",
     "Function",

@@ -36,6 +36,7 @@ full state dicts were copies.
 - Found: the getter and the setter of DCP.
 - Not found: a new dictionary of the same tensors.
 - Not found: several state dicts that are averaged.
+- Not found: live weights that a setting has saved.
 
 ## Fix safety
 
@@ -54,6 +55,7 @@ A state dict that is filled by `dcp.load` before it is put back, or changed entr
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from fsdp2lint.api import (
@@ -61,6 +63,7 @@ from fsdp2lint.api import (
     Event,
     Finding,
     Fix,
+    Literal,
     Loaded,
     Optimizer,
     Part,
@@ -139,7 +142,17 @@ def _saved_late(trace: Trace, taken: StateDictTaken) -> Iterator[tuple[Event, st
 
 
 def _compares(test: Value) -> bool:
-    return isinstance(test, Part) and test.operation in ("<", ">")
+    """Whether a test compares two measures, and not a count with a limit (``interval > 0``, ``step < steps``)."""
+    if not isinstance(test, Part) or test.operation not in ("<", ">"):
+        return False
+    if any(isinstance(o, Literal) and isinstance(o.value, int) for o in test.operands):
+        return False
+    return not _COUNTS.search(test.words())
+
+
+_COUNTS = re.compile(
+    r"(?:^|[\W_])(?:epoch|interval|iter|iteration|iters|rank|step|tokens?)s?(?:$|[\W_])"
+)
 
 
 def _step_between(trace: Trace, taken: StateDictTaken, used: Event) -> Stepped | None:

@@ -21,9 +21,9 @@ from torch import nn
 from torch.distributed.fsdp import fully_shard
 
 
-@dataclass
 class Saving:
-    interval: int = 0
+    def __init__(self, interval=0):
+        self.interval = interval
 
 
 @dataclass
@@ -68,8 +68,80 @@ def test_a_default_is_not_certain_where_any_setting_is_set(
     how: str, asked: str, saves: bool
 ) -> None:
     text = SCRIPT.replace("SET", how).replace("ASKED", asked)
-    found = {one.code for one in named(list(findings([Source("train.py", text)])))}
-    assert ("FSDP401" in found) is saves
+    assert ("FSDP401" in codes(text)) is saves
+
+
+def codes(text: str) -> set[str]:
+    return {one.code for one in named(list(findings([Source("train.py", text)])))}
+
+
+FIELDS = """\
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from dataclasses import dataclass, field
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+
+
+@dataclass
+class Saving:
+    on: bool = False
+    interval: int = 0
+    form: str = "none"
+    folder: str | None = None
+    name: str = ""
+
+
+@dataclass
+class Config:
+    saving: Saving = field(default_factory=Saving)
+    batch: int = 8
+
+
+def train(config: Config, on=False):
+    dist.init_process_group("nccl")
+    model = nn.Linear(8, 8)
+    fully_shard(model)
+    model(torch.ones(config.batch, 8)).sum().backward()
+    if TEST and dist.get_rank() == 0:
+        dcp.save({"model": model.state_dict()}, checkpoint_id="out")
+    dist.destroy_process_group()
+
+
+train(MADE)
+"""
+
+
+@pytest.mark.parametrize(
+    ("test", "made", "saves"),
+    [
+        ("config.saving.on", "Config()", True),
+        ("config.saving.interval > 0", "Config()", True),
+        ("config.saving.interval", "Config()", True),
+        ('config.saving.form == "whole"', "Config()", True),
+        ('config.saving.form in ("whole", "shards")', "Config()", True),
+        ("config.saving.folder", "Config()", True),
+        ("config.saving.folder is not None", "Config()", True),
+        ("config.saving.name", "Config()", True),
+        ("not (config.saving.on is False)", "Config()", True),
+        ("config.saving.on", "Config(Saving(False))", False),
+        ("config.saving.interval > 0", "Config(Saving(interval=0))", False),
+        ('config.saving.form == "whole"', 'Config(Saving(form="none"))', False),
+        ("on", "Config()", False),
+    ],
+)
+def test_what_the_default_of_a_field_leaves_out_is_followed(
+    test: str, made: str, saves: bool
+) -> None:
+    """A dataclass lists what can be chosen; what the program itself gives to a field or a parameter is so."""
+    assert ("FSDP401" in codes(FIELDS.replace("TEST", test).replace("MADE", made))) is saves
+
+
+def test_the_default_of_a_field_counts_where_the_program_computes_with_it() -> None:
+    assert "FSDP401" not in codes(
+        FIELDS.replace("TEST", "config.batch * 0").replace("MADE", "Config()")
+    )
 
 
 NONE_BY_DEFAULT = """\
