@@ -424,13 +424,23 @@ def _display(
     first: Sequence[str] = (),
 ) -> str:
     """The text of a dictionary in its place, in the way that it was written in."""
-    called = isinstance(display, cst.Call)
-    each = (f"{name}={one}" if called else f'"{name}": {one}' for name, one in said.items())
+    called, mark = isinstance(display, cst.Call), _quotation_mark(display)
+    each = (
+        f"{name}={one}" if called else f"{mark}{name}{mark}: {one}" for name, one in said.items()
+    )
     whole = [*first, *each, *(f"**{one}" for one in spread)]
     text = _lines("dict(", whole, ")") if called else _lines("{", whole, "}")
     layout = inside.layout
     indent = layout.newline + layout.indentation(layout.line(layout.statement(display)))
     return re.sub(r"\r?\n", indent, stepped(text, layout.unit))
+
+
+def _quotation_mark(display: cst.BaseExpression) -> str:
+    """The one around the keys of a dictionary."""
+    for one in display.elements if isinstance(display, cst.Dict) else ():
+        if isinstance(one, cst.DictElement) and isinstance(one.key, cst.SimpleString):
+            return one.key.quote
+    return '"'
 
 
 def _with_its_test(inside: Construction, statement: cst.CSTNode) -> cst.CSTNode:
