@@ -236,10 +236,18 @@ def is_fsdp_itself(source: Source) -> bool:
 
 
 def _defines_fsdp(source: Source) -> bool:
-    return _DEFINED.search(source.text) is not None and not _takes_from_fsdp(source)
+    return (
+        _DEFINED.search(source.text) is not None
+        and _WITHIN.search(source.text) is not None
+        and f"{_FSDP}{_FSDP1_CLASS}(" not in source.text
+        and not _takes_from_fsdp(source)
+    )
 
 
-_DEFINED = re.compile(rf"^class {_FSDP1_CLASS[1:]}\b", re.MULTILINE)
+_FSDP = "torch.distributed.fsdp"
+_DEFINED = re.compile(rf"^class {_FSDP1_CLASS[1:]}\((?:torch\.)?(?:nn\.)?Module\)", re.MULTILINE)
+_WITHIN = re.compile(r"_fsdp_wrapped_module|(?i:flat_?param|FlattenParams)")
+"""What an FSDP of its own keeps the shards in."""
 
 
 def _takes_from_fairscale(source: Source) -> bool:

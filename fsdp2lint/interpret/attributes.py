@@ -24,6 +24,7 @@ from fsdp2lint.model.values import (
     Bound,
     Class,
     Container,
+    Default,
     Either,
     External,
     Function,
@@ -72,7 +73,8 @@ def get(machine: Machine, value: Value, name: str, site: Site) -> Value:
         if found is not None:
             stored = _bind(machine, found, value, site)
     if stored is not None:
-        return _perhaps_set(machine, value, name) if _may_be_set(machine, value, stored) else stored
+        unknown = _may_be_set(machine, value, stored) or _is_asked_about(machine, stored)
+        return _perhaps_set(machine, value, name) if unknown else stored
     if isinstance(value, Optimizer) and name not in _OF_EVERY_OPTIMIZER:
         made = machine.memory.read(value, MADE, machine.here)
         if isinstance(made, Instance) and _has(machine, made, name):
@@ -131,6 +133,13 @@ def _may_be_set(machine: Machine, owner: Value, stored: Value) -> bool:
     if not isinstance(stored, Literal) or type(owner) is not Instance:
         return False
     return owner in machine.memory.out or owner in machine.memory.loose
+
+
+def _is_asked_about(machine: Machine, stored: Value) -> bool:
+    """Whether a setting that is empty by default is read where a test says what it is."""
+    if not isinstance(stored, Default):
+        return False
+    return any(one in machine.here.units for one in (stored.setting, *stored.setting.parts()))
 
 
 def _perhaps_set(machine: Machine, owner: Value, name: str) -> Value:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import libcst as cst
 
 from fsdp2lint.interpret.attributes import entry_method
-from fsdp2lint.interpret.classes import switch
 from fsdp2lint.interpret.displays import store
 from fsdp2lint.interpret.scopes import name_value
 from fsdp2lint.interpret.unseen import as_it_is_called
@@ -16,10 +15,8 @@ from fsdp2lint.model.events import Filled
 from fsdp2lint.model.trace import options
 from fsdp2lint.model.values import (
     Container,
-    Literal,
     Module,
     Part,
-    Unknown,
     Value,
     Wrapped,
     made_like_another,
@@ -35,8 +32,6 @@ def bind(machine: Machine, target: Any, value: Value) -> None:
     kind = type(target)  # libcst's classes are abstract: to ask for instances of them is slow
     if kind is cst.Name:
         value = as_it_is_called(machine, value, target.value)
-        if type(value) is Literal and _is_switch(machine, target.value):
-            value = switch(value, Unknown(target.value))
         name_value(value, target.value)
         machine.frames[-1].scope.write(target.value, machine.here, value)
     elif kind is cst.Attribute:
@@ -60,17 +55,6 @@ def bind(machine: Machine, target: Any, value: Value) -> None:
         _bind_several(machine, target.elements, value)
     elif kind is cst.StarredElement:
         bind(machine, target.value, value)
-
-
-def _is_switch(machine: Machine, name: str) -> bool:
-    """Whether a name is in capitals and bound at the head of a file, as what its authors change from run to run."""
-    frame = machine.frames[-1]
-    return (
-        frame.scope.kind == "module"
-        and name.isupper()
-        and not machine.here.clauses
-        and any(one is frame.statement for one in frame.source.tree.body)
-    )
 
 
 def _is_watched(machine: Machine, tensor: Value) -> bool:

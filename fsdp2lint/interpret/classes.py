@@ -16,11 +16,9 @@ from fsdp2lint.model.values import (
     Bound,
     Class,
     Container,
-    Default,
     External,
     Function,
     Instance,
-    Literal,
     Module,
     Part,
     Partial,
@@ -86,36 +84,8 @@ def define(machine: Machine, node: cst.ClassDef) -> Value:
                 value.home = made
                 if value.setter is not None:
                     value.setter.home = made
-    if _lists_settings(node):
-        for name, variable in scope.names.items():
-            _leave_open(variable, name, made)
     _tell_bases(machine, made, keywords)
     return _decorated(machine, made)
-
-
-def _lists_settings(node: cst.ClassDef) -> bool:
-    """Whether a class does nothing but give values to names: what its authors change from run to run."""
-    return all(
-        isinstance(line, cst.SimpleStatementLine)
-        and all(isinstance(small, _VALUES) for small in line.body)
-        for line in node.body.body
-    )
-
-
-_VALUES = (cst.Assign, cst.AnnAssign, cst.Expr, cst.Pass)
-
-
-def _leave_open(variable: Variable, name: str, made: Class) -> None:
-    """Let a switch among the settings come out either way where it is asked for."""
-    if len(variable.bindings) == 1:
-        guards, value = variable.bindings[0]
-        if not guards.clauses and isinstance(value, Literal):
-            variable.write(guards, switch(value, made.part(f".{name}")))
-
-
-def switch(value: Literal, setting: Value) -> Literal:
-    """A constant that is true or false by a choice of its authors: open to who asks for it."""
-    return Default(value.value, setting) if isinstance(value.value, bool) else value
 
 
 def _origin(base: Value) -> Value:

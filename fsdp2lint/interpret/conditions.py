@@ -99,7 +99,7 @@ def truth(machine: Machine, value: Value) -> bool | None:
     if type(value) in _UNCERTAIN:
         return None
     if isinstance(value, Literal):
-        return None if _may_change(value) else bool(value.value)
+        return None if isinstance(value, Default) else bool(value.value)
     if isinstance(value, Container):
         if value.open:
             return None
@@ -112,11 +112,6 @@ def truth(machine: Machine, value: Value) -> bool | None:
     if isinstance(value, _OBJECTS):
         return None if value in machine.memory.strangers else True
     return None
-
-
-def _may_change(value: Literal) -> bool:
-    """Whether a constant is a default that a program is run with or without: of the others, ``a or b`` takes the first."""
-    return isinstance(value, Default) and (isinstance(value.value, bool) or not value.value)
 
 
 def clauses(machine: Machine, test: Value, taken: bool, site: Site) -> frozenset[Clause] | None:
@@ -328,10 +323,10 @@ def compare(machine: Machine, left: Value, symbol: str, right: Value) -> Value:
 
 
 def _asked_about(value: Value, other: Value) -> Value:
-    """What a comparison is about: of a default that is compared with constants the setting, whose other values they ask for."""
-    if not isinstance(value, Default) or not isinstance(other, Literal | Container):
-        return value
-    return value if isinstance(other, Literal) and other.value is None else value.setting
+    """What a comparison is about: of an empty setting that is compared with constants what else it may hold."""
+    if isinstance(value, Default) and isinstance(other, Literal | Container):
+        return value.setting
+    return value
 
 
 def _constants(machine: Machine, table: Value) -> Literal | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
@@ -49,7 +50,7 @@ from fsdp2lint.model.values import (
     rank_dependent,
     root,
 )
-from fsdp2lint.source.source import Site
+from fsdp2lint.source.source import Site, Source
 
 if TYPE_CHECKING:
     from fsdp2lint.interpret.machine import Machine
@@ -269,11 +270,15 @@ def _fill_fields(
         if isinstance(one, Class):
             fields += [f for f in annotated_names(one.node) if f not in fields]
     given = dict(zip(fields, args, strict=False)) | keywords
-    for name in fields:
-        default = None if name in given else find(machine, cls, name)
-        if default is not None and not isinstance(default, Function):
-            given[name] = _which_may_change(default, made.part(f".{name}"))
     is_tuple = any(base.name in _NAMED_TUPLES for base in outside(cls))
+    defaults = {name: found for name in fields if (found := find(machine, cls, name)) is not None}
+    lists_settings = not is_tuple and not given and len(defaults) == len(fields)
+    for name, default in defaults.items():
+        if name in given or isinstance(default, Function):
+            continue
+        if lists_settings and isinstance(default, Literal) and _may_differ(machine, cls, name):
+            default = _as_setting(default, made.part(f".{name}"))
+        given[name] = default
     for name, value in given.items():
         value = as_field(machine, cls, name, value)
         machine.memory.write(made, f".{name}", machine.here, value)
@@ -285,12 +290,35 @@ def _fill_fields(
         machine.call(post, (made,), {}, made.born or Site(cls.scope.source, cls.node, cls.node))
 
 
-def _which_may_change(default: Value, setting: Value) -> Value:
-    """The default of a field: a constant for who computes with it, and open for who asks what it is."""
-    if not isinstance(default, Literal) or not isinstance(setting, Part):
-        return default
-    nothing_yet = default.value is None or default.value == ""  # what is there if it is not that?
-    return setting if nothing_yet else Default(default.value, setting)
+def _may_differ(machine: Machine, cls: Class, name: str) -> bool:
+    """Whether users choose what a field holds: it is no constant of the class, and the program does not set it."""
+    for one in lineage(cls):
+        said = annotations_of(one.node).get(name) if isinstance(one, Class) else None
+        if isinstance(one, Class) and said is not None:
+            words = one.scope.source.code(said)
+            return (
+                "ClassVar" not in words and "Literal[" not in words and not _is_set(machine, name)
+            )
+    return False
+
+
+def _is_set(machine: Machine, name: str) -> bool:
+    return any(name in source.derived(_attributes_set) for source in machine.trace.sources)
+
+
+def _attributes_set(source: Source) -> frozenset[str]:
+    """The attributes that a text gives to objects other than ``self``."""
+    return frozenset(_SET.findall(source.text))
+
+
+_SET = re.compile(r"(?<!\bself)\.(\w+)\s*(?::[^=\n]+)?=(?!=)")
+
+
+def _as_setting(default: Literal, setting: Value) -> Value:
+    """What a field holds that may be another: a switch may be on or off, and what is empty may be something."""
+    if isinstance(default.value, bool):
+        return setting
+    return default if default.value else Default(default.value, setting)
 
 
 def as_field(machine: Machine, cls: Class, name: str, value: Value) -> Value:

@@ -335,7 +335,7 @@ class Literal(Value):
 
 
 class Default(Literal):
-    """The constant that a setting has where nobody says otherwise: a test of it may come out either way."""
+    """What a setting holds where nobody chooses: None, an empty text or 0; a test of it may come out either way."""
 
     __slots__ = ("setting",)
 

@@ -63,7 +63,6 @@ from fsdp2lint.api import (
     Event,
     Finding,
     Fix,
-    Literal,
     Loaded,
     Optimizer,
     Part,
@@ -143,15 +142,12 @@ def _saved_late(trace: Trace, taken: StateDictTaken) -> Iterator[tuple[Event, st
 
 def _compares(test: Value) -> bool:
     """Whether a test compares two measures, and not a count with a limit (``interval > 0``, ``step < steps``)."""
-    if not isinstance(test, Part) or test.operation not in ("<", ">"):
-        return False
-    if any(isinstance(o, Literal) and isinstance(o.value, int) for o in test.operands):
-        return False
-    return not _COUNTS.search(test.words())
+    is_order = isinstance(test, Part) and test.operation in ("<", ">")
+    return is_order and not _COUNTED.search(test.words())
 
 
-_COUNTS = re.compile(
-    r"(?:^|[\W_])(?:epoch|interval|iter|iteration|iters|rank|step|tokens?)s?(?:$|[\W_])"
+_COUNTED = re.compile(
+    r"\b(?:\w+_)?(?:epoch|interval|iter|iteration|rank|step|token)s?\b(?![\w\[.(\"'])"
 )
 
 

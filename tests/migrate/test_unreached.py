@@ -193,3 +193,19 @@ def test_a_class_of_that_name_that_is_torchs_is_none_by_itself(tmp_path: Path) -
     )
     done = made(tmp_path, {"derived.py": derived})
     assert "derived.py" in {Path(entry.path).name for entry in done.ledger.entries}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "from dataclasses import dataclass\n\n\n@dataclass\nclass FullyShardedDataParallel:\n    flat_param: bool = True\n",
+        "import torch.distributed\nfrom torch import nn\n\n\nclass FullyShardedDataParallel(nn.Module):\n"
+        "    def __init__(self, module):\n        super().__init__()\n"
+        "        self.flat_param = torch.distributed.fsdp.FullyShardedDataParallel(module)\n",
+    ],
+    ids=["settings", "a shell around torch's"],
+)
+def test_a_class_of_that_name_that_shards_nothing_itself_is_none(tmp_path: Path, text: str) -> None:
+    done = made(tmp_path, {"train.py": f"{text}\n\n{TRAIN}"})
+    assert "train.py" in {Path(old.path).name for old, _ in done.changed}
+    assert "train.py" in {Path(entry.path).name for entry in done.ledger.entries}

@@ -92,6 +92,7 @@ def _live(request: Request, path: Path, rank: int, port: int) -> None:
             MASTER_ADDR="127.0.0.1",
             MASTER_PORT=str(port),
             TORCHELASTIC_USE_AGENT_STORE="True",
+            TORCH_DIST_INIT_BARRIER="1",  # else a rank may leave while another still connects
             FIXTURE_TMP=os.getcwd(),
         )
         numpy.random.seed()  # as in a process of its own; Python's generator does so by itself

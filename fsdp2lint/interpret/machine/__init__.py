@@ -542,7 +542,8 @@ class Machine:
             )
         if isinstance(value, Either):
             return all(
-                self._is_data(one, depth, chosen=chosen) and (chosen or type(one) is not Literal)
+                self._is_data(one, depth, chosen=chosen)
+                and (chosen or not isinstance(one, Literal))
                 for _, one in value.options
             )
         return isinstance(value, _PLAIN) and not self._is_model(value)
