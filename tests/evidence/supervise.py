@@ -29,9 +29,6 @@ from .results import Seen
 _BEGINNING = 15.0
 """Seconds that ranks get to find each other: gloo looks for names and connects with pauses, without any work."""
 
-_A_MOMENT = 0.3
-"""Seconds after which a rank that works is elsewhere."""
-
 _STREAMS = ("out", "err")
 _PEER_ABORT = re.compile(r"EnforceNotMet|terminate called after throwing.*gloo", re.DOTALL)
 _FRAME = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+) in ', re.MULTILINE)
@@ -96,12 +93,8 @@ def _wait(job: Job, ranks: dict[int, int]) -> dict[int, int | None]:
                 del ranks[pid]
                 statuses[rank] = os.waitstatus_to_exitcode(status)
         if time.monotonic() > deadline or still.seen(ranks):
-            places = _places(job, ranks)
-            time.sleep(_A_MOMENT)
-            if time.monotonic() < deadline and places != _places(job, ranks):
-                still = Still()  # they have just found each other
-                continue
-            if time.monotonic() < begun and any(map(_begins, _places(job, ranks))):
+            ask({rank: pid for pid, rank in ranks.items()}, job.of_rank)
+            if time.monotonic() < begun and any(_begins(job, rank) for rank in ranks.values()):
                 still = Still()
                 continue
             for pid, rank in ranks.items():
@@ -113,20 +106,13 @@ def _wait(job: Job, ranks: dict[int, int]) -> dict[int, int | None]:
     return statuses
 
 
-def _places(job: Job, ranks: dict[int, int]) -> list[str]:
-    """Where the main thread of each rank says that it is; nothing else is in its dump then."""
-    dumps = [job.of_rank(rank, "dump") for rank in ranks.values()]
-    for dump in dumps:
-        dump.touch()
-        os.truncate(dump, 0)
-    ask({rank: pid for pid, rank in ranks.items()}, job.of_rank)
-    said = [dump.read_text("utf-8", "replace").strip("\0") for dump in dumps]
-    return [one.rpartition("\n\n")[2] for one in said]  # the oldest thread comes last
-
-
-def _begins(place: str) -> bool:
-    """Whether a rank is still on its way into its group, where it may wait for seconds."""
-    return " in init_process_group" in place
+def _begins(job: Job, rank: int) -> bool:
+    """Whether a rank is still on its way into its group, where it may wait for seconds; what it said is forgotten then."""
+    dump = job.of_rank(rank, "dump")
+    if " in init_process_group" not in dump.read_text("utf-8", "replace"):
+        return False
+    os.truncate(dump, 0)
+    return True
 
 
 def _collect(job: Job, rank: int, status: int | None) -> dict[str, Any]:

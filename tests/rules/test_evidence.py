@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+import time
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -11,6 +14,7 @@ import pytest
 from tests.evidence.client import run, run_script
 from tests.evidence.header import Fixture, fixtures
 from tests.evidence.judge import complaints
+from tests.support.still import Still
 
 pytestmark = [
     pytest.mark.skipif(find_spec("torch") is None, reason="evidence needs torch"),
@@ -116,3 +120,11 @@ def test_what_outlives_its_time_is_killed(tmp_path: Path) -> None:
     script.write_text("while True: pass\n")
     for rank in run_script(script, timeout=3.0):
         assert rank.outcome == "hung"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="what processes do is read from /proc")
+def test_who_has_only_begun_is_not_at_rest() -> None:
+    with subprocess.Popen(["sleep", "600"]) as asleep:
+        time.sleep(0.5)
+        assert not Still(quiet=60).seen([asleep.pid])
+        asleep.kill()

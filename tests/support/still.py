@@ -20,7 +20,7 @@ class Still:
 
     def __init__(self, quiet: float = QUIET) -> None:
         self._quiet = quiet
-        self._work, self._since, self._next = -1, 0.0, 0.0
+        self._work, self._since, self._next = -1, time.monotonic(), 0.0
 
     def seen(self, pids: Iterable[int]) -> bool:
         """Whether neither they nor what they have started has worked for a while, or would if it were given a core.
