@@ -126,5 +126,6 @@ def test_what_outlives_its_time_is_killed(tmp_path: Path) -> None:
 def test_who_has_only_begun_is_not_at_rest() -> None:
     with subprocess.Popen(["sleep", "600"]) as asleep:
         time.sleep(0.5)
-        assert not Still(quiet=60).seen([asleep.pid])
+        at_rest = Still(quiet=60).seen([asleep.pid])
         asleep.kill()
+    assert not at_rest
