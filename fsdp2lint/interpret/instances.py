@@ -296,14 +296,10 @@ def _may_differ(machine: Machine, cls: Class, name: str) -> bool:
         said = annotations_of(one.node).get(name) if isinstance(one, Class) else None
         if isinstance(one, Class) and said is not None:
             words = one.scope.source.code(said)
-            return (
-                "ClassVar" not in words and "Literal[" not in words and not _is_set(machine, name)
-            )
+            texts = (one.scope.source, *machine.project.asked)
+            is_state = any(name in text.derived(_attributes_set) for text in texts)
+            return not is_state and "ClassVar" not in words and "Literal[" not in words
     return False
-
-
-def _is_set(machine: Machine, name: str) -> bool:
-    return any(name in source.derived(_attributes_set) for source in machine.trace.sources)
 
 
 def _attributes_set(source: Source) -> frozenset[str]:
